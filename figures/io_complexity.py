@@ -50,24 +50,39 @@ def _trace(name, batch, heads, d, dtype, training):
             "longest": longest,
             "takes": _seconds(longest, d, rate, card.dram_rate, **size),
         }
+        ways[way]["clocks"] = [_clock(N, d, rate, card.dram_rate, **size) for N in LENGTHS]
         ways[way]["lasts"] = [duration(seconds) for seconds in ways[way]["seconds"]] if rate else None
         ways[way]["ends"] = duration(ways[way]["takes"]) if rate else None
     return {"card": name, "room": card.dram_bytes, "dtype": dtype, "lengths": list(LENGTHS), "ways": ways}
 
 
-def _seconds(N, d, flop_rate, byte_rate, *, heads, itemsize, training, fused):
-    """Return the least time of all heads at these peaks; None where the rate of products is not known.
+def _seconds(N, d, flop_rate, byte_rate, *, heads, **way):
+    """Return the least time of all heads at these peaks; None where the rate of products is not known."""
+    return heads * roofline.seconds(*_demand(N, d, **way), flop_rate, byte_rate) if flop_rate else None
+
+
+def _clock(N, d, flop_rate, byte_rate, *, heads, **way):
+    """Return what that time is the time of: of the bytes, of the products, or of these with S computed again."""
+    flops, nbytes = _demand(N, d, **way)
+    if not flop_rate:
+        return None
+    if flops / nbytes < flop_rate / byte_rate:
+        return "bytes"
+    return "products, S again" if way["fused"] and way["training"] else "products"
+
+
+def _demand(N, d, *, itemsize, training, fused):
+    """Return the FLOPs and the bytes of one head.
 
     The fused way moves each tensor once per pass: no kernel moves less.
     """
-    flops = costs.flops(N, N, d, training=training, rebuilt=fused)
     once = (4 + 8 * training) * N * d * itemsize  # Q, K, V, O; then Q, K, V, O, dO, dQ, dK, dV
     nbytes = once if fused else standard_attention.moved(N, d, itemsize, backward=training)
-    return heads * roofline.seconds(flops, nbytes, flop_rate, byte_rate) if flop_rate else None
+    return costs.flops(N, N, d, training=training, rebuilt=fused), nbytes
 
 
 def trace(state: State) -> dict:
-    """Return what each way holds, in bytes, its least time for all lengths, and where it runs out."""
+    """Return what each way holds, in bytes, its least time for all lengths and what takes it, and where it runs out."""
     return _trace(state.card, state.batch, state.heads, state.d, state.dtype, state.training)
 
 

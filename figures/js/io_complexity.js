@@ -21,7 +21,7 @@ export function draw({ trace, step, width }) {
   const spilled = SPILL * side;
   const second = wide ? { x: spilled + 34, y: 0 } : { x: EDGE, y: top + spilled + 24 };
   const words = wide ? { x: second.x + spilled + 30, y: 8 } : { x: 0, y: second.y + top + side + 30 };
-  const axis = wide ? top + spilled + 40 : words.y + 226;
+  const axis = wide ? top + spilled + 40 : words.y + 262;
   const shared = { trace, step, side, top };
   return {
     height: axis + 104,
@@ -181,7 +181,12 @@ function said({ trace, step, x, y }) {
   const memory = (way) => `× ${digits(way.needs[twice].total / way.needs[step].total, 3)}`;
   const time = (way) => `× ${digits(way.seconds[twice] / way.seconds[step], 3)}`;
   const rows = fused.lasts
-    ? [`standard: at least ${standard.lasts[step]}`, `fused: at least ${fused.lasts[step]}`]
+    ? [
+        `standard: at least ${standard.lasts[step]}`,
+        `by ${standard.clocks[step]}`,
+        `fused: at least ${fused.lasts[step]}`,
+        `by ${fused.clocks[step]}`,
+      ]
     : [`no ${trace.dtype} rate is known`];
   const longer = fused.lasts ? [`standard time ${time(standard)}`, `fused time ${time(fused)}`] : [];
   const more = twice < 0 ? [] : [`standard memory ${memory(standard)}`, `fused memory ${memory(fused)}`, ...longer];
@@ -189,8 +194,8 @@ function said({ trace, step, x, y }) {
     label(x, y, `N = ${grouped(trace.lengths[step])}`, { weight: 650, size: 15 }),
     label(x, y + 34, "time at the card's peaks", { weight: 600 }),
     lines(x, y + 54, rows),
-    more.length > 0 && label(x, y + 106, "twice the tokens", { weight: 600 }),
-    lines(x, y + 126, more),
+    more.length > 0 && label(x, y + 142, "twice the tokens", { weight: 600 }),
+    lines(x, y + 162, more),
   ];
 }
 

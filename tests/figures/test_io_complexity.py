@@ -46,6 +46,19 @@ def test_standard_attention_takes_longer_at_every_length():
     assert all(np.array(ways["standard"]["seconds"]) > ways["fused"]["seconds"])
 
 
+@pytest.mark.parametrize(
+    "asked, standard, fused",
+    [
+        ({}, "bytes", "products, S again"),
+        ({"dtype": "float32", "d": 256}, "products", "products, S again"),
+        ({"training": False}, "bytes", "products"),
+    ],
+)
+def test_a_time_is_that_of_the_clock_that_is_named(asked, standard, fused):
+    ways = figure.trace(figure.State(**asked))["ways"]
+    assert (ways["standard"]["clocks"][-1], ways["fused"]["clocks"][-1]) == (standard, fused)
+
+
 @states
 def test_twice_the_tokens_are_twice_the_fused_memory_and_four_times_the_standard(state):
     told = figure.trace(state)
