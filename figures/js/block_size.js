@@ -133,8 +133,8 @@ function dot({ name, now, x, y, drag }) {
   const { unit, above, below } = MEANS[name];
   return h("circle", {
     key: `dot ${name}`,
-    cx: x,
-    cy: y,
+    class: "mark",
+    style: `transform: translate(${x}px, ${y}px)`,
     r: 5.5,
     fill: name !== "ratio" && value > 1 ? "var(--wrong)" : LOOKS[name].stroke,
     stroke: "var(--paper)",
