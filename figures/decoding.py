@@ -63,6 +63,7 @@ def _trace(B, Hk, N, wrong):
                 "parts": amount(plan.part_bytes),
                 "peak": plan.kv_bytes / plan.seconds / CARD.dram_rate,
                 "weights": [float(f"{weight:.4g}") for weight in (mixed if wrong else right)],
+                "right": [float(f"{weight:.4g}") for weight in right],
                 "heaviest": float(max(right.max(), mixed.max())),
             }
         )
@@ -75,7 +76,7 @@ def trace(state: State) -> dict:
 
     ``busiest``: SMs that have as many programs as there are waves, the others have one less; ``peak``: the share of
     the card's bandwidth that K and V have of the whole time; ``chosen``: the number of parts by the rule;
-    ``heaviest``: the largest weight by either base.
+    ``right``: the weights by the right base; ``heaviest``: the largest weight by either base.
     """
     return _trace(state.B, state.Hk, state.N, state.wrong)
 
@@ -84,17 +85,17 @@ def describe(state: State) -> Caption:
     """Say how many programs run in how many waves, the time, and what the largest part weighs."""
     told = trace(state)
     part = told["parts"][state.step]
-    weight, us = f"{100 * np.max(part['weights']):.3g}%", digits(part["us"], 3)
+    weight, us = f"{100 * np.max(part['weights']):.3g}%", f"{float(digits(part['us'], 3)):,g}"
     return Caption(
         f"[{_times(state.B, 'text')}](B) of [{state.N:,} keys](N) in [{_times(part['S'], 'part')}](step): "
-        f"{part['programs']:,} programs on {CARD.sms} SMs, {_times(part['waves'], 'wave')}, "
+        f"{_times(part['programs'], 'program')} on {CARD.sms} SMs, {_times(part['waves'], 'wave')}, "
         f"{100 * part['share']:.0f}% of their time used, {us} µs, {part['parts']} for parts. "
         f"The heaviest of a real row's parts weighs {weight}{', by the wrong base' if state.wrong else ''}."
     )
 
 
 def _times(count, thing):
-    return f"{count} {thing}{'s' if count > 1 else ''}"
+    return f"{count:,} {thing}{'s' if count > 1 else ''}"
 
 
 CONTROLS = {

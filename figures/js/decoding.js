@@ -3,53 +3,64 @@
 import { h } from "./svg.js";
 import { digits, grouped, times } from "./words.js";
 import { nearest } from "./state.js";
-import { label, rule, ruler } from "./marks.js";
+import { at, label, rule, ruler } from "./marks.js";
 
 const LANES = 190; // height of the lanes
 const MERGE = 96; // height of the weights
 
+const micro = (us) => `${grouped(Number(us.toPrecision(3)))} µs`;
+// What it was split from, when so many of now were so many of before.
+const parent = (it, before, now) => Math.floor((it * before) / now);
+
 export function draw({ trace, step, width }) {
   const now = trace.parts[step];
+  const before = trace.parts[Math.max(step - 1, 0)];
   const merge = 26 + LANES + 104;
   const axis = merge + MERGE + 56;
   return {
     height: axis + 36 + 30,
     nodes: [
-      h("g", { key: "lanes" }, lanes({ trace, now, y: 26, width })),
-      h("g", { key: "merge" }, weights({ trace, now, y: merge, width })),
+      h("g", { key: "lanes" }, lanes({ trace, before, now, y: 26, width })),
+      h("g", { key: "merge" }, weights({ trace, before, now, y: merge, width })),
       h("g", { key: "ruler" }, numbers({ trace, now, y: axis, width })),
     ],
   };
 }
 
 // Time goes down, to scale with the first choice, in which nothing is split: what the split saves is empty below.
-function lanes({ trace, now, y, width }) {
+function lanes({ trace, before, now, y, width }) {
   const longest = Math.max(...trace.parts.map((part) => part.waves * part.keys));
-  const high = now.keys * (LANES / longest); // of one program
+  const unit = LANES / longest; // of a key
+  const high = now.keys * unit; // of one program
+  const ended = (one) => one.waves * one.keys * unit;
   const none = trace.sms - now.busiest;
-  const at = now.waves * high - (high < 24 ? 0 : high) + 14; // in the last wave, or below one that is too low
-  const idle = at < LANES && width - (now.busiest * width) / trace.sms > 150;
+  const below = ended(now) - (high < 24 ? 0 : high) + 14; // in the last wave, or below one that is too low
+  const idle = below < LANES && width - (now.busiest * width) / trace.sms > 150;
   return [
     label(0, 8, `${times(now.programs, "program")} on ${trace.sms} SMs, ${times(now.waves, "wave")}`, {
       weight: 650,
       size: 15,
     }),
-    columns({ sms: trace.sms, now, high, y, width }),
+    columns({ sms: trace.sms, before, now, unit, y, width }),
     now.waves <= 12 &&
       Array.from({ length: now.waves - 1 }, (_, wave) =>
         rule(0, width, y + (wave + 1) * high, { color: "var(--paper)", key: `wave ${wave}` }),
       ),
-    ending({ now, y: y + now.waves * high, width }),
-    now.waves * high < LANES - 44 && [
-      label(6, y + now.waves * high + 14, `${digits(now.us, 3)} µs`, { weight: 600 }),
-      label(6, y + LANES - 12, `in one part: ${digits(trace.parts[0].us, 3)} µs`, { fill: "var(--grey)" }),
+    ending({ now, y: y + ended(now), width }),
+    ended(now) < LANES - 44 && [
+      h(
+        "g",
+        { key: "time", class: "mark", style: at(6, y + ended(now)), from: { style: at(6, y + ended(before)) } },
+        label(0, 14, micro(now.us), { weight: 600 }),
+      ),
+      label(6, y + LANES - 12, `in one part: ${micro(trace.parts[0].us)}`, { fill: "var(--grey)" }),
     ],
     idle &&
-      label(width - 6, y + at, now.waves > 1 ? `${none} idle in the last wave` : `${none} idle`, {
+      label(width - 6, y + below, now.waves > 1 ? `${none} idle in the last wave` : `${none} idle`, {
         anchor: "end",
         fill: "var(--grey)",
       }),
-    label(0, y + LANES + 20, `${digits(now.us, 3)} µs: ${Math.round(100 * now.share)}% of the SMs' time is used`, {
+    label(0, y + LANES + 20, `${micro(now.us)}: ${Math.round(100 * now.share)}% of the SMs' time is used`, {
       weight: 600,
     }),
     label(0, y + LANES + 40, `${now.kv} of keys and values, ${now.parts} for parts`, { size: 12 }),
@@ -57,9 +68,11 @@ function lanes({ trace, now, y, width }) {
   ];
 }
 
-// A column per SM, as long as its programs take.
-function columns({ sms, now, high, y, width }) {
+// A column per SM, as long as its programs take. One that had none comes from the end of the program that was split.
+function columns({ sms, before, now, unit, y, width }) {
   const lane = width / sms;
+  const high = now.keys * unit;
+  const work = (sm) => ({ x: sm * lane + lane * 0.08, width: lane * 0.84 });
   return Array.from({ length: sms }, (_, sm) => {
     const programs = sm < now.busiest ? now.waves : now.waves - 1;
     const each = `${grouped(now.keys)} keys each, for all query heads of a group`;
@@ -76,10 +89,10 @@ function columns({ sms, now, high, y, width }) {
       programs > 0 &&
         h("rect", {
           key: "work",
-          x: sm * lane + lane * 0.08,
+          ...work(sm),
           y,
-          width: lane * 0.84,
           height: programs * high,
+          from: { ...work(parent(sm, before.S, now.S)), y: y + before.keys * unit - high, height: high },
           fill: "var(--K)",
           class: "grow",
         }),
@@ -95,58 +108,75 @@ function ending({ now, y, width }) {
   ];
   return h(
     "g",
-    { key: "end", tip: { title: `${digits(now.us, 3)} µs`, lines } },
-    h("rect", { x: 0, y: y - 5, width, height: 10, fill: "transparent" }),
-    rule(0, width, y, { dash: true }),
+    { key: "end", class: "mark", style: at(0, y), tip: { title: micro(now.us), lines } },
+    h("rect", { x: 0, y: -5, width, height: 10, fill: "transparent" }),
+    rule(0, width, 0, { dash: true }),
   );
 }
 
 // One row of a real text: a bar per part, as wide as its share of the keys and as high as its weight.
-function weights({ trace, now, y, width }) {
-  const wide = width / now.weights.length;
-  const color = trace.wrong ? "var(--wrong)" : "var(--P)";
+function weights({ trace, before, now, y, width }) {
   const scale = MERGE / now.heaviest / 1.3; // the same for both bases, so that they compare
-  const bar = (weight, s) =>
-    h(
-      "g",
-      {
-        key: `part ${s}`,
-        tip: {
-          title: `part ${s + 1} of ${now.weights.length}: ${digits(100 * weight, 3)}%`,
-          lines: [
-            trace.wrong
-              ? "logarithms of base 2, merged as natural ones"
-              : "e to the power of its lse minus that of the whole",
-          ],
-          code: trace.code,
-        },
-      },
-      h("rect", { x: s * wide, y, width: wide, height: MERGE, fill: "var(--pale)", "fill-opacity": 0.45 }),
-      h("rect", {
-        key: "weight",
-        x: s * wide + Math.min(2, wide * 0.1),
-        y: y + MERGE - scale * weight,
-        width: wide - 2 * Math.min(2, wide * 0.1),
-        height: scale * weight,
-        fill: color,
-        class: "grow",
-      }),
-      wide > 44 &&
-        label(s * wide + wide / 2, y + MERGE - scale * weight - 9, `${digits(100 * weight, 2)}%`, {
-          size: 12,
-          anchor: "middle",
-        }),
-    );
+  const placed = (one, s, per = scale) => boxOf({ one, s, per, bottom: y + MERGE, width });
+  const bar = (_, s) => {
+    const from = placed(before, parent(s, before.weights.length, now.weights.length), MERGE / before.heaviest / 1.3);
+    return partOf({ trace, now, s, from, y, ...placed(now, s) });
+  };
+  const title = trace.wrong ? "what the parts weigh: lse of the wrong base" : "what the parts weigh in the merge";
+  const about = trace.wrong
+    ? "512 keys of a real text; outlined: the right weights"
+    : "one row of a real text, 512 keys, in as many parts";
   return [
-    label(
-      0,
-      y - 18,
-      trace.wrong ? "what the parts weigh: lse of the wrong base" : "what the parts weigh in the merge",
-      { weight: 650, fill: trace.wrong ? "var(--wrong)" : "var(--ink)" },
-    ),
+    label(0, y - 18, title, { weight: 650, fill: trace.wrong ? "var(--wrong)" : "var(--ink)" }),
+    h("rect", { key: "ground", x: 0, y, width, height: MERGE, fill: "var(--pale)", "fill-opacity": 0.45 }),
     now.weights.map(bar),
-    label(0, y + MERGE + 16, "one row of a real text, 512 keys, in as many parts", { size: 12, fill: "var(--grey)" }),
+    label(0, y + MERGE + 16, about, { size: 12, fill: "var(--grey)" }),
   ];
+}
+
+// Where part s has its bar, the outline of its right weight, and its words, which stay inside. per: pixels of a weight.
+function boxOf({ one, s, per, bottom, width }) {
+  const wide = width / one.weights.length;
+  const gap = Math.min(2, wide * 0.1);
+  const box = (weight) => ({
+    x: s * wide + gap,
+    y: bottom - per * weight,
+    width: wide - 2 * gap,
+    height: per * weight,
+  });
+  const [weight, right] = [one.weights[s], one.right[s]];
+  const middle = Math.min(Math.max((s + 0.5) * wide, 20), width - 20);
+  return { wide, bar: box(weight), outline: box(right), words: at(middle, bottom - per * Math.max(weight, right) - 9) };
+}
+
+// A part with its weight in words where they fit, and on the heaviest. from: where the part it was split from had these.
+function partOf({ trace, now, s, from, y, wide, bar, outline, words }) {
+  const weight = now.weights[s];
+  const tip = {
+    title: `part ${s + 1} of ${now.weights.length}: ${digits(100 * weight, 3)}%`,
+    lines: [
+      trace.wrong
+        ? `logarithms of base 2, merged as natural ones; right: ${digits(100 * now.right[s], 3)}%`
+        : "e to the power of its lse minus that of the whole",
+    ],
+    code: trace.code,
+  };
+  const color = trace.wrong ? "var(--wrong)" : "var(--P)";
+  const line = { fill: "none", stroke: "var(--ink)" };
+  const said = wide > 44 || s === now.weights.indexOf(Math.max(...now.weights));
+  return h(
+    "g",
+    { key: `part ${s}`, tip },
+    h("rect", { x: s * wide, y, width: wide, height: MERGE, fill: "transparent" }),
+    h("rect", { key: "weight", ...bar, fill: color, class: "grow", from: from.bar }),
+    trace.wrong && h("rect", { key: "right", ...outline, ...line, class: "grow", from: from.outline }),
+    said &&
+      h(
+        "g",
+        { key: "words", class: "mark", style: words, from: { style: from.words } },
+        label(0, 0, `${digits(100 * weight, 2)}%`, { size: 12, anchor: "middle" }),
+      ),
+  );
 }
 
 function numbers({ trace, now, y, width }) {
@@ -155,7 +185,7 @@ function numbers({ trace, now, y, width }) {
   const chosen = Math.min(trace.chosen, all.at(-1));
   const spans = [
     {
-      words: `the rule: ${times(trace.chosen, "part")}`,
+      words: `the rule: ${times(trace.chosen, "part")}${trace.chosen > chosen ? " →" : ""}`,
       color: "var(--fast)",
       start: 0,
       stop: place(chosen),

@@ -31,7 +31,9 @@ def test_weights_are_those_of_the_dense_row(S):
     size = -(-len(P) // S)
     theirs = [P[start : start + size].sum() for start in range(0, len(P), size)]
     np.testing.assert_allclose(ours, theirs, 1e-3, 1e-6)
-    wrong = figure.trace(figure.State(wrong=True))["parts"][step]["weights"]
+    mixed = figure.trace(figure.State(wrong=True))["parts"][step]
+    wrong = mixed["weights"]
+    assert mixed["right"] == ours
     assert sum(wrong) == pytest.approx(1, abs=1e-3) and (S == 1 or max(wrong) > max(ours))
 
 
@@ -41,4 +43,6 @@ def test_describe_has_the_numbers():
     assert problem == figure.describe(figure.State()) and problem.startswith(first)
     assert problem.template.startswith("[1 text](B) of [8,192 keys](N) in [1 part](step):")
     assert "in 16 parts: 128 programs on 132 SMs, 1 wave, 97% of their time used" in rule
+    assert "1 program on 132 SMs" in figure.describe(figure.State(Hk=1))
+    assert "1,850 µs" in figure.describe(figure.State(N=131072))
     assert "2 waves" in figure.describe(replace(figure.State(), step=figure.PARTS.index(17)))
