@@ -6,6 +6,8 @@ import { WIDE, bars, knob, label, legend } from "./marks.js";
 
 const TOP = 42; // room for the titles
 const [DONE, TO_DO] = [0.45, 0.2]; // how dark: what was computed and hidden, and what the loop has not visited
+// On the ground of the page, what was computed and hidden in the map.
+const HIDDEN = `color-mix(in srgb, var(--slow) ${100 * DONE}%, var(--paper))`;
 const PANEL = 330; // least width of the bars beside the square
 
 export function draw({ trace, state, step, width }) {
@@ -180,7 +182,7 @@ function counts({ trace, step, x, y, width }) {
     },
     {
       name: "computed",
-      parts: [...visible, { value: done.length * B * B - pairs, color: "var(--slow)" }],
+      parts: [...visible, { value: done.length * B * B - pairs, color: HIDDEN }],
       words: number(done.length * B * B),
       tip: { title: "computed so far", lines: [`${times(done.length, "tile")} of ${B} × ${B} scores`] },
     },
