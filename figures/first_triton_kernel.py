@@ -31,7 +31,7 @@ KERNELS = {
 class State:
     """``step`` loads and stores of the kernel have happened, on rows of ``N`` elements, in blocks of ``block``."""
 
-    step: int = 11
+    step: int = 6  # a program in the middle stores
     kernel: str = "add"
     N: int = 13
     block: int = 4
@@ -141,14 +141,15 @@ def describe(state: State) -> str:
     """Say which program does what, and how much of its block is masked."""
     told = trace(state)
     if state.step == 0:
-        return f"{state.kernel}: {told['programs']} programs of one kernel, none of which has begun."
+        programs = "1 program" if told["programs"] == 1 else f"{told['programs']} programs"
+        return f"{state.kernel}: {programs} of one kernel, and none has begun."
     now = told["accesses"][state.step - 1]
     (first, end), width = now["columns"], told["width"]
     verb = "loads from" if now["kind"] == "load" else "stores to"
     inside = end - first
     masked = f"{width - inside} of {width} masked" if inside < width else f"all {width} inside"
     return (
-        f"Program {now['program']} (there are {told['programs']}) {verb} {now['tensor']}, columns {first} to "
+        f"Program {now['program']} (of {told['programs']}) {verb} {now['tensor']}, columns {first} to "
         f"{first + width - 1}, {masked}. Loaded so far: {now['loaded']} B; stored: {now['stored']} B."
     )
 
