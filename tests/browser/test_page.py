@@ -261,7 +261,7 @@ DRAGS = {
         ("[aria-label^='time']", (-100, 0), {"step"}, None),
     ],
     "recomputation": [
-        ("[role=slider][aria-label*=P]", (0, 60), {"step"}, "ArrowDown"),
+        ("[role=slider][aria-label*=P]", (0, -60), {"step"}, "ArrowUp"),
         ("[role=slider][aria-label*=Br]", (0, 60), {"Br"}, "ArrowDown"),
         ("[role=slider][aria-label*=Bc]", (-30, 0), {"Bc"}, "ArrowLeft"),
     ],
