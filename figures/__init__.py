@@ -29,8 +29,8 @@ field's name.
   message), never a per cent. ``says`` names each of them where they have names. A size that readers drag is a clock
   too: then its whole range is in one trace, and moves without the kernel (``block_size``). An event is a step at which
   ``describe``, without its numbers, says something for the first time: play holds it, and groups the other steps, 12 s
-  in all. When another control changes, the clock stays at the same step, or where there are more or fewer steps, as far
-  between the same events (``clock.js``).
+  in all. When another control changes, the clock stays at the same time where the trace has the ``times`` of its steps;
+  elsewhere at the same step, or where there are more or fewer steps, as far between the same events (``clock.js``).
 - ``Slide(values, label)`` is a slider over a few ordered values, ``Choose(values, label)`` a menu of names,
   ``Toggle(label)`` on or off. Each value changes picture and words, whatever the other controls say; where a slider
   cannot, ``idle=lambda state: ...`` says why, and the page turns it off and shows the reason.

@@ -148,17 +148,22 @@ def name(event: Event) -> str:
 def words(event: Event) -> str:
     """Say what an event is."""
     if event.by == "correct":
-        return "O is rescaled" if event.kind == "rescale" else "O is divided by ℓ"
+        return "rescaling O" if event.kind == "rescale" else "dividing O by ℓ"
     what = {"exponential unit": "exponentials of ", "vector units": "sums for "}.get(event.unit, "")
     what = "" if event.kind == "maximum" else what
     return f"{what}{name(event)} of tile {tile(event)}"
+
+
+def _verb(event, first):
+    many = words(event).startswith(("exponentials", "sums"))
+    return ("begin" if first else "end") + ("" if many else "s")
 
 
 def describe(state: State) -> str:
     """Say what begins or ends at this moment, what a block takes, and which share would be best."""
     now, whole, chosen = times(state)[state.step], run(state), counted(state)[SHARES.index(state.share)]
     here = [e for e in whole.events if e.unit in ROWS and now in e[:2]]
-    happened = [f"{words(e)} {'begins' if e.start == now else 'ends'}" for e in here][:1]
+    happened = [f"{words(e)} {_verb(e, e.start == now)}" for e in here][:1]
     happened = happened or ["copies come" if now == 0 else "the last copy of O ends"]
     products, exponentials, others = chosen["units"]
     return (

@@ -119,6 +119,7 @@ def _trace(order, mask, programs):
         "tiles": tiles,
         "mean": float(HEADS * blocks(mask).sum() / programs),
         "end": end(tiles),
+        "times": list(range(end(tiles) + 1)),
         "longest": max(map(end, orders.values())),
         "orders": [{"name": name, "end": end(it), "heads": _most(it)} for name, it in orders.items()],
         "order": order,
@@ -134,7 +135,7 @@ def trace(state: State) -> dict:
     """Return the tiles in their order, the ends and heads of all orders, and which heads are in use at each time.
 
     ``mean``: the blocks of a program if all have equally many, a lower bound of every order's end; ``longest``: the
-    latest end; ``heads``: of each time.
+    latest end; ``times``: of the steps; ``heads``: of each time.
     """
     return _trace(state.order, state.mask, state.programs)
 

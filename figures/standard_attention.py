@@ -43,7 +43,8 @@ def _trace(mask, dropout):
     standard_attention.forward(*_inputs(), rules, Br=B, memory=standard)
     events = {"standard": standard.events, "fused": _fused()}
     runs = [_run(way, events[way], whole[way]) for way in WAYS]
-    return {"N": N, "d": D, "step": STEP, "steps": -(-max(run["moved"] for run in runs) // STEP), "runs": runs}
+    steps = -(-max(run["moved"] for run in runs) // STEP)
+    return {"N": N, "d": D, "step": STEP, "steps": steps, "papers": mask and dropout, "runs": runs}
 
 
 @cache
@@ -120,7 +121,10 @@ def counted(state: State) -> dict[str, int]:
 
 
 def trace(state: State) -> dict:
-    """Return both runs, line by line, and the bytes that one step of their clock stands for."""
+    """Return both runs, line by line, and the bytes that one step of their clock stands for.
+
+    ``papers``: are mask and dropout those of the paper's runs?
+    """
     return _trace(state.mask, state.dropout)
 
 

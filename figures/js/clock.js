@@ -58,3 +58,6 @@ export function moved(step, from, to) {
   const way = (step - before[0]) / (after[0] - before[0]);
   return before[1] + Math.floor(way * (after[1] - before[1]));
 }
+
+// The last step that is not later than a time.
+export const until = (time, times) => times.findLastIndex((one) => one <= time);

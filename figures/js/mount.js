@@ -2,7 +2,7 @@
 
 import { h, patch } from "./svg.js";
 import { definitions } from "./marks.js";
-import { ahead, moved, schedule } from "./clock.js";
+import { ahead, moved, schedule, until } from "./clock.js";
 import { clockOf, fromHash, keyOf, python, toHash } from "./state.js";
 import { handle } from "./hands.js";
 import { wearing } from "./theme.js";
@@ -41,7 +41,7 @@ class Figure {
     this.channel = null;
     this.state = { ...data.state, ...(data.page ? fromHash(data.name, data.controls, location.hash) : {}) };
     this.opening = this.state;
-    this.moment = { step: this.state[this.clock] }; // where the clock was put, and among which words
+    this.moment = { step: this.state[this.clock] }; // where the clock was put, and among which numbers
     this.shown = null; // the state on the picture
     this.drawn = 0; // the width of the picture in its own pixels
     this.space = 0; // for the picture on the page
@@ -98,8 +98,8 @@ class Figure {
     const found = this.numbers(wanted);
     if (!found) return this.ask(wanted);
     this.settle();
-    this.moment.words ??= found.words;
-    if (clock !== undefined) wanted[clock] = moved(this.moment.step, this.moment.words, found.words);
+    this.moment.numbers ??= found;
+    if (clock !== undefined) wanted[clock] = sameMoment(this.moment.step, this.moment.numbers, found);
     this.state = wanted;
     this.show();
   }
@@ -145,10 +145,9 @@ class Figure {
 
   ask(wanted) {
     this.stop();
-    const missing = this.data.controls.filter(
-      ({ field }) => wanted[field] !== this.shown[field] && field !== this.clock,
-    );
-    const words = missing.map(({ field, label }) => `${label} = ${wanted[field]}`).join(", ");
+    const opening = this.data.page ? this.data.state : this.shown; // a page has what is near to its opening
+    const missing = this.data.controls.filter(({ field }) => wanted[field] !== opening[field] && field !== this.clock);
+    const words = missing.map(({ field, label }) => `${label} = ${wanted[field]}`).join(" with ");
     if (this.channel === null) return this.refuse(words);
     this.state = wanted;
     this.parts.stage.classList.add("busy");
@@ -166,7 +165,7 @@ class Figure {
     this.settle();
     this.set(this.shown);
     this.parts.message.textContent = this.data.page
-      ? `This page has no numbers for ${words}: the notebook computes them.`
+      ? `This page has no numbers for ${words}. Set one of them back, or press reset; the notebook computes all.`
       : `No kernel answers, so there are no numbers for ${words}: run this cell again.`;
   }
 
@@ -230,6 +229,12 @@ class Figure {
     );
     this.parts.message.textContent = copied ? "Copied." : words;
   }
+}
+
+// The step among other numbers that is the same moment: where steps have times, the same time.
+function sameMoment(step, from, to) {
+  const { times } = from.trace;
+  return times ? until(times[Math.min(step, times.length - 1)], to.trace.times) : moved(step, from.words, to.words);
 }
 
 // What the controls and buttons of a figure do. Whatever sets a state stops the clock.

@@ -74,7 +74,7 @@ function laneOf(words, lane, { left, top, width }) {
       fill: "var(--pale)",
       "fill-opacity": 0.35,
     }),
-    label(0, y - 11, words, { weight: 600 }),
+    label(0, y - 11, lane === 2 ? `${words} (grey: m and O)` : words, { weight: 600 }),
     PLACES[lane].map(([low, high], place) =>
       label(left - 6, y + ((low + high) / 2) * LANE, ["tile 0", "tile 1", "O"][place], {
         anchor: "end",

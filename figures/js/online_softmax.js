@@ -2,11 +2,13 @@
 
 import { h } from "./svg.js";
 import { digits } from "./words.js";
-import { WIDE, knob, label, lines, rule } from "./marks.js";
+import { WIDE, at, knob, label, lines, rule } from "./marks.js";
 
 const SCORES = 130; // height of the scores
 const KEPT = 150; // height of e^0
-const SIDE = 312; // width of the update in numbers
+const SIDE = 332; // width of the update in numbers
+const STACK = 56; // width of ℓ, before or now
+const TIMES = 70; // between them
 
 export function draw({ trace, state, step, width }) {
   const divided = step === trace.steps.length;
@@ -35,7 +37,7 @@ export function draw({ trace, state, step, width }) {
   ];
   const side = wide ? { x: width - SIDE, y: 46, width: SIDE } : { x: 0, y: words + 30, width };
   return {
-    height: wide ? words : side.y + 340,
+    height: wide ? words : side.y + 356,
     nodes: [
       label(0, 10, trace.title, { weight: 650, size: 15 }),
       block,
@@ -192,32 +194,37 @@ const keptTip = ({ trace, at, value, old, factor }) => ({
 // l as a stack of what is kept, before and after the block, and the update in numbers.
 function sideOf({ trace, now, before, step, divided, x, y, width }) {
   const high = 170;
-  const floor = y + 24 + high;
-  const scale = high / (Math.max(...trace.steps.map((one) => one.l)) || 1);
-  const wide = Math.min(70, width / 4);
-  const second = x + wide + Math.min(80, width / 4);
-  const shared = { floor, scale, wide, code: trace.code.l, tokens: trace.tokens };
+  const bottom = y + 24 + high;
+  const outputs = [0, ...trace.steps.map(({ O }) => O)];
+  const [low, most] = [Math.min(...outputs), Math.max(...outputs)];
+  const floor = bottom - high * Math.min(0.4, -low / (most - low || 1)); // of ℓ and O; O may hang below it
+  const scale = (high - bottom + floor) / (Math.max(...trace.steps.map((one) => one.l)) || 1);
+  const unit = Math.min((high - bottom + floor) / most, low < 0 ? (bottom - floor) / -low : Infinity);
+  const wide = STACK;
+  const second = x + STACK + TIMES;
+  const shared = { floor, bottom, scale, wide, code: trace.code.l, tokens: trace.tokens };
   return [
     label(x, y - 36, "all that is kept of the row: m, ℓ, O", { weight: 650, size: 15 }),
-    rule(x, second + wide, floor, { color: "var(--grey)" }),
+    rule(x, x + width, floor, { color: "var(--grey)" }),
     !divided && stackOf({ ...shared, name: "before", left: x, kept: before, fresh: Infinity }),
     stackOf({ ...shared, name: "now", left: second, kept: now, fresh: now.new[0] }),
     !divided &&
       step > 0 &&
       before.m !== null &&
-      label((x + wide + second) / 2, floor - high / 2, `× ${digits(now.alpha)}`, {
+      label((x + wide + second) / 2, bottom - high / 2, `× ${digits(now.alpha)}`, {
         anchor: "middle",
         weight: 650,
         fill: now.alpha < 1 ? "var(--O)" : "var(--grey)",
       }),
-    outputOf({ trace, before, now, divided, x: second + wide + 26, floor, high }),
-    lines(x, floor + 46, updateOf({ trace, now, before, step, divided }), { gap: 1.6 }),
+    outputOf({ trace, before, now, divided, x: second + wide + 14, end: x + width, floor, bottom, unit }),
+    lines(x, bottom + 62, updateOf({ trace, now, before, step, divided }), { gap: 1.6 }),
   ];
 }
 
 // What is kept, one weight on the other. fresh: the first token of the block.
-function stackOf({ name, left, kept, fresh, floor, scale, wide, code, tokens }) {
+function stackOf({ name, left, kept, fresh, floor, bottom, scale, wide, code, tokens }) {
   let up = floor;
+  const moves = name === "now"; // what was before does not change in this step
   const parts = kept.P.map((value, at) => {
     up -= value * scale;
     return h("rect", {
@@ -230,39 +237,53 @@ function stackOf({ name, left, kept, fresh, floor, scale, wide, code, tokens }) 
       "fill-opacity": at >= fresh ? 1 : 0.55,
       stroke: "var(--paper)",
       "stroke-width": 0.7,
-      class: "grow",
+      class: moves ? "grow" : undefined,
       tip: { title: `ℓ ${name}: ${digits(kept.l)}`, lines: [`${tokens[at]} adds ${digits(value)}`], code },
     });
   });
   return [
     parts,
-    label(left + wide / 2, up - 12, digits(kept.l), { anchor: "middle", weight: 600 }),
-    label(left + wide / 2, floor + 14, `ℓ ${name}`, { anchor: "middle", fill: "var(--grey)" }),
+    numberOf({ key: `ℓ ${name}`, x: left + wide / 2, y: up - 12, value: kept.l, moves }),
+    label(left + wide / 2, bottom + 14, `ℓ ${name}`, { anchor: "middle", fill: "var(--grey)" }),
   ];
 }
 
-// O before and after the block, up or down from 0.
-function outputOf({ trace, before, now, divided, x, floor, high }) {
-  const all = [0, ...trace.steps.map(({ O }) => O)];
-  const low = Math.min(...all);
-  const y = (O) => floor - ((O - low) / (Math.max(...all) - low || 1)) * high;
-  const bar = (name, O, left, faint) =>
-    h("rect", {
-      key: `O ${name}`,
-      x: left,
-      y: Math.min(y(O), y(0)),
-      width: 26,
-      height: Math.max(Math.abs(y(O) - y(0)), 1),
-      fill: "var(--O)",
-      "fill-opacity": faint ? 0.4 : 1,
-      class: "grow",
-      tip: { title: `O ${name}: ${digits(O)}`, lines: ["weights e^(s − m) times values, not yet divided"] },
-    });
+// A number above its bar, with which it moves.
+const numberOf = ({ key, x, y, value, moves }) =>
+  h(
+    "g",
+    { key, class: moves ? "mark" : undefined, style: at(x, y) },
+    label(0, 0, digits(value), { anchor: "middle", weight: 600, size: 12 }),
+  );
+
+// One column of O before and after the block, up or down from 0; at the end divided by ℓ. unit: pixels of 1.
+function outputOf({ trace, before, now, divided, x, end, floor, bottom, unit }) {
+  const half = (end - x) / 2;
+  const bar = (name, O, left) => {
+    const moves = name === "now";
+    const top = floor - Math.max(O, 0) * unit;
+    const said = divided ? "O / ℓ" : `O ${name}`;
+    const about = divided ? "weights times values" : "weights e^(s − m) times values, not yet divided";
+    return [
+      h("rect", {
+        key: `O ${name}`,
+        x: left + half / 2 - 13,
+        y: top,
+        width: 26,
+        height: Math.max(Math.abs(O) * unit, 1),
+        fill: "var(--O)",
+        "fill-opacity": moves ? 1 : 0.4,
+        class: moves ? "grow" : undefined,
+        tip: { title: `${said}: ${digits(O)}`, lines: [about] },
+      }),
+      numberOf({ key: `number ${name}`, x: left + half / 2, y: top - 12, value: O, moves }),
+      label(left + half / 2, bottom + 14, divided ? said : name, { anchor: "middle", fill: "var(--grey)" }),
+    ];
+  };
   return [
-    rule(x - 6, x + 62, y(0), { color: "var(--grey)", key: "zero" }),
-    !divided && bar("before", before.O, x, true),
-    bar("now", now.O, x + 30, false),
-    label(x + 62, floor + 14, divided ? "O now" : "O before, now", { anchor: "end", fill: "var(--grey)" }),
+    !divided && bar("before", before.O, x),
+    bar("now", divided ? trace.output : now.O, x + half),
+    label(end, bottom + 32, "O, one column of V", { anchor: "end", fill: "var(--grey)" }),
   ];
 }
 

@@ -34,7 +34,7 @@ export function draw({ trace, state, step, width }) {
   return {
     height: below + 2 * 78 + 62,
     nodes: [
-      h("g", { key: "cells" }, cells({ trace, now, done, place }), grips({ trace, state, step, side, place })),
+      h("g", { key: "cells" }, cells({ trace, now, done, place })),
       h("g", { key: "strips" }, strips({ trace, now, done, place, side, inside, fast })),
       h("g", { key: "beside" }, status({ trace, now, last, ...beside })),
       h("g", { key: "fast" }, memoryBox({ ...fast, height: FAST, color: "var(--fast)" })),
@@ -53,6 +53,7 @@ export function draw({ trace, state, step, width }) {
       ),
       h("g", { key: "squares" }, kept({ trace, now, ...squares })),
       h("g", { key: "time" }, timelines({ trace, now, y: below, width })),
+      h("g", { key: "grips" }, grips({ trace, state, step, side, place })), // no tile lies over a handle
     ],
   };
 }
@@ -93,7 +94,7 @@ function grips({ trace, state, step, side, place }) {
     width: here.width,
     height: here.height,
     fill: "transparent",
-    stroke: "var(--ink)",
+    stroke: trace.steps[step].held.length ? "var(--ink)" : "none", // nothing is framed when the pass is done
     "stroke-width": 2.5,
   };
   const tip = { title: "the tile that was rebuilt last", lines: ["pull it to another one: the clock goes there"] };

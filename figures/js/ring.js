@@ -46,7 +46,7 @@ function circle({ trace, step, width, middle }) {
     return [width / 2 + far * Math.sin(angle), middle - far * Math.cos(angle)];
   };
   const ranks = Array.from({ length: P }, (_, rank) => rank);
-  const sent = trace.runs[0].steps.slice(0, step + 1).reduce((sum, [first]) => sum + first.sent, 0);
+  const sent = trace.runs[0].steps.slice(0, step).reduce((sum, [first]) => sum + first.sent, 0);
   const nodes = h(
     "g",
     { key: "ring", class: "compared" },
@@ -180,13 +180,16 @@ function square({ trace, run, step, x, y, side, place }) {
       blocks.filter((one) => one.s < step).map(({ filled }) => filled),
       { fill: "var(--S)" },
     ),
-    boxes(
-      place("now"),
-      now.map(({ filled }) => filled),
-      { fill: "var(--P)" },
-    ),
-    boxes(place("edges"), now, { fill: "none", stroke: "var(--ink)", "stroke-width": 2.5 }),
-    blocks.map(({ words }) => words),
+    arrived(place(`now ${step}`), [
+      boxes(
+        "now",
+        now.map(({ filled }) => filled),
+        { fill: "var(--P)" },
+      ),
+      boxes("edges", now, { fill: "none", stroke: "var(--ink)", "stroke-width": 2.5 }),
+      now.map(({ words }) => words),
+    ]),
+    blocks.filter((one) => one.s !== step).map(({ words }) => words),
     blocks.map((one) => spot(place(one.key), one, one.tip)),
     run.tokens
       .slice(0, trace.P)
@@ -198,6 +201,9 @@ function square({ trace, run, step, x, y, side, place }) {
     label(x, y + side + 12, "↓ queries", { fill: "var(--grey)", size: 12 }),
   ];
 }
+
+// What a step does: it appears when K and V have come to its processors.
+const arrived = (key, nodes) => h("g", { key, class: "mark later", from: { opacity: 0 } }, nodes);
 
 // One block, how far it is filled, and the number of its step: in a corner, or in the middle where there is no room
 // beside it.
@@ -252,25 +258,18 @@ function time({ trace, run, step, longest, x, y, width, place, words }) {
   });
   return [
     passed[0].map((_, rank) => label(left - 6, y + rank * ROW + (ROW - 6) / 2, rank, { anchor: "end", size: 12 })),
-    boxes(
-      place("idle"),
-      spans.map(({ idle }) => idle),
-      { fill: "var(--standard)", "fill-opacity": 0.35 },
+    lapse(
+      "before",
+      spans.filter(({ s }) => s < step),
+      "S",
     ),
-    boxes(
-      place("hatch"),
-      spans.map(({ idle }) => idle),
-      { fill: "url(#stored)" },
-    ),
-    boxes(
-      place("busy"),
-      spans.filter(({ s }) => s < step).map(({ busy }) => busy),
-      { fill: "var(--S)", stroke: "var(--paper)" },
-    ),
-    boxes(
-      place("busy now"),
-      spans.filter(({ s }) => s === step).map(({ busy }) => busy),
-      { fill: "var(--P)", stroke: "var(--paper)" },
+    arrived(
+      place(`lapse ${step}`),
+      lapse(
+        "now",
+        spans.filter(({ s }) => s === step),
+        "P",
+      ),
     ),
     spans.map((one) => spot(place(one.key), one, one.tip)),
     h("line", {
@@ -289,6 +288,17 @@ function time({ trace, run, step, longest, x, y, width, place, words }) {
     label(words.x, words.y + 18, `in all: ${digits(run.makespan / trace.ideal, 3)} × the ideal`, {
       fill: "var(--grey)",
     }),
+  ];
+}
+
+// Spans of time, busy in a colour and idle in grey.
+function lapse(key, spans, color) {
+  const idle = spans.map(({ idle }) => idle);
+  const busy = spans.map(({ busy }) => busy);
+  return [
+    boxes(`idle ${key}`, idle, { fill: "var(--standard)", "fill-opacity": 0.35 }),
+    boxes(`hatch ${key}`, idle, { fill: "url(#stored)" }),
+    boxes(`busy ${key}`, busy, { fill: `var(--${color})`, stroke: "var(--paper)" }),
   ];
 }
 

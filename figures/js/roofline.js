@@ -167,18 +167,21 @@ function placed({ trace, marks, step, x, y }) {
   return [trailOf({ trace, step, x, y }), drawn.reverse()]; // over the stalks of those that stand higher
 }
 
-// The trail of the fused kernel: a dot for each of its tiles, and their queries where there is room beside the next.
+// The trail of the fused kernel: a dot for each of its tiles, and the queries of those before where there is room beside
+// the next; the list names the last.
 function trailOf({ trace, step, x, y }) {
   let [right, top] = [Infinity, -Infinity];
+  const longer = 48; // pixels of " queries", which the first that is named has
   return trace.fused.slice(0, step).map((_, back) => {
-    const at = step - 1 - back; // the last is named first
+    const at = step - 1 - back;
     const { Br, intensity, reach } = trace.fused[at];
     const [cx, cy] = [x(intensity), y(reach)];
-    const room = cy - top >= 13 || right - cx >= 30;
-    if (room) [right, top] = [cx, cy];
+    const room = back > 0 && (cy - top >= 13 || right - cx >= 30);
+    const first = room && right === Infinity;
+    if (room) [right, top] = [cx - (first ? longer : 0), cy];
     return [
       h("circle", { key: `trail ${Br}`, cx, cy, r: 3.5, fill: "var(--flash)" }),
-      room && label(cx - 8, cy - 8, at ? Br : `${Br} queries`, { key: `queries ${Br}`, size: 12, anchor: "end" }),
+      room && label(cx - 8, cy - 8, first ? `${Br} queries` : Br, { key: `queries ${Br}`, size: 12, anchor: "end" }),
     ];
   });
 }

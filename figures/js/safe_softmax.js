@@ -120,7 +120,7 @@ function zonesOf({ lane, x, y }) {
     return [
       h("rect", { key, ...box, ...look, tip }),
       look.few && h("rect", { key: `${key} few`, ...box, fill: "url(#few)", "pointer-events": "none" }),
-      fits(words, room - 8, 13) && label((x(from) + x(to)) / 2, y + LANE - 9, words, { anchor: "middle" }),
+      fits(words, room - 8, 13) && label((x(from) + x(to)) / 2, y + LANE - 11, words, { anchor: "middle" }),
     ];
   };
   const number = { fill: "var(--fast)", "fill-opacity": 0.24 };
@@ -295,7 +295,7 @@ function outcomesOf({ trace, state, x, top, across, drag }) {
         return h(
           "g",
           { key: `${first}`, tip: { title: `${lane.dtype}: ${name}`, lines: [shifts] }, drag },
-          outcomeOf(name, box, true),
+          outcomeOf(name, box, true, across(state.shift)),
         );
       }),
     );
@@ -320,7 +320,15 @@ function shiftLine({ shift, x, top, floor, drag }) {
   );
 }
 
-function outcomeOf(name, { x, y, width, height }, named) {
+// The middle of words in a box: its own, or where a line would cross them, on the side of the line with more room.
+function beside({ x, width, line, half }) {
+  const middle = x + width / 2;
+  if (Math.abs(line - middle) >= half) return middle;
+  return line > middle ? line - half : line + half;
+}
+
+// line: the place of the shift, beside which the words stand.
+function outcomeOf(name, { x, y, width, height }, named, line = -Infinity) {
   const { from, to, short, on, fill, stroke, opacity, few } = OUTCOMES[name];
   const look = { x, y: y + from * height, width, height: (to - from) * height };
   return [
@@ -330,7 +338,10 @@ function outcomeOf(name, { x, y, width, height }, named) {
     named &&
       short !== "" &&
       fits(short, width - 4, 13) &&
-      label(x + width / 2, y + ((from + to) / 2) * height, short, { anchor: "middle", fill: on }),
+      label(beside({ x, width, line, half: short.length * 3.9 + 5 }), y + ((from + to) / 2) * height, short, {
+        anchor: "middle",
+        fill: on,
+      }),
   ];
 }
 

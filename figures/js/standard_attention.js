@@ -58,7 +58,7 @@ function panel({ trace, run, at, x, y, across, unit, clock, most, bill }) {
   const next = run.lines[done.length];
   const ended = next === undefined;
   const moved = Math.min(clock, run.moved);
-  const pieces = piecesOf(run, clock - trace.step, clock);
+  const pieces = ended ? [] : piecesOf(run, clock - trace.step, clock);
   const now = pieces.at(-1)?.line ?? done.at(-1);
   const place = layout({ x, y: y + HEAD + 26, unit });
   const stored = (name) =>
@@ -76,7 +76,7 @@ function panel({ trace, run, at, x, y, across, unit, clock, most, bill }) {
     pieces.map((piece, number) => flying({ ...piece, key: key(`piece ${clock} ${number}`), place, unit, trace })),
     arrow({ place, pieces, key }),
     billOf({ trace, run, at, x, y: place.slow.y + place.slow.height + 44, across, clock, bill }),
-    foot({ run, x, y: place.slow.y + place.slow.height + 44 + bill.length * ROW + 22, across }),
+    foot({ run, papers: trace.papers, x, y: place.slow.y + place.slow.height + 44 + bill.length * ROW + 22, across }),
   );
 }
 
@@ -198,7 +198,7 @@ function matrix({ run, name, key, place, unit, trace, part }) {
   const trips = [times("store") && `stored ${times("store")}×`, times("load") && `loaded ${times("load")}×`]
     .filter(Boolean)
     .join(", ");
-  const never = run.name.startsWith("Fused") ? "never in slow memory" : "this run has no such kernel";
+  const never = run.name.startsWith("Fused") ? "never in slow memory" : "never: this run has no such kernel";
   const title = `${name === "Z" ? "Z, the dropout mask" : said(name)}: ${size}, ${amount(whole(trace, name))}`;
   const tip = { title, lines: [lines.length ? `in the whole run ${trips}` : never], code: lines.at(-1)?.code };
   const middle = x + width / 2;
@@ -210,18 +210,12 @@ function matrix({ run, name, key, place, unit, trace, part }) {
       (given || part > 0) &&
       tile({ key: "there", x, y, width, height: unit * (given ? 1 : part), name: COLOR[name] ?? name, stored: true }),
     !lines.length &&
-      run.name.startsWith("Fused") &&
-      label(
-        middle,
-        y + unit / 2,
-        ["never here", "never"].find((words) => fits(words, unit, 12)),
-        {
-          anchor: "middle",
-          size: 12,
-          fill: "var(--grey)",
-          rotate: width < unit && -90,
-        },
-      ),
+      label(middle, y + unit / 2, "never", {
+        anchor: "middle",
+        size: 12,
+        fill: "var(--grey)",
+        rotate: width < unit && -90,
+      }),
     label(middle, y - 10, said(name), {
       anchor: "middle",
       size: 12,
@@ -372,19 +366,20 @@ function billOf({ trace, run, at, x, y, across, clock, bill }) {
   ];
 }
 
-// The paper's whole run beside what is counted here.
-function foot({ run, x, y, across }) {
+// What is counted here for the whole run, and what the paper says where it has the same mask and dropout.
+function foot({ run, papers, x, y, across }) {
   const [gigabytes, milliseconds] = run.paper;
   const title = "forward and backward, 16 heads, batch of 64:";
   return [
     label(x, y, title, { fill: "var(--grey)" }),
     label(x, y + 20, `counted ${(run.whole / 1e9).toFixed(2)} GB`, { weight: 600 }),
-    label(
-      x + 140,
-      y + 20,
-      fits("x".repeat(40), across - 140, 13)
-        ? `the paper: ${gigabytes.toFixed(1)} GB in ${milliseconds} ms on an A100`
-        : `paper: ${gigabytes.toFixed(1)} GB, ${milliseconds} ms`,
-    ),
+    papers &&
+      label(
+        x + 140,
+        y + 20,
+        fits("x".repeat(40), across - 140, 13)
+          ? `the paper: ${gigabytes.toFixed(1)} GB in ${milliseconds} ms on an A100`
+          : `paper: ${gigabytes.toFixed(1)} GB, ${milliseconds} ms`,
+      ),
   ];
 }

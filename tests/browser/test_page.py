@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from figures import page, schedules
 from tests.browser.conftest import SCREENSHOTS, WIDTHS
 
 
@@ -260,7 +261,7 @@ DRAGS = {
         ("[aria-label^='time']", (-100, 0), {"step"}, None),
     ],
     "recomputation": [
-        ("[role=slider][aria-label*=P]", (0, 60), {"step"}, "ArrowDown"),
+        ("[role=slider][aria-label*=P]", (0, -60), {"step"}, "ArrowUp"),
         ("[role=slider][aria-label*=Br]", (0, 60), {"Br"}, "ArrowDown"),
         ("[role=slider][aria-label*=Bc]", (-30, 0), {"Bc"}, "ArrowLeft"),
     ],
@@ -449,14 +450,26 @@ def test_without_scripts_picture_and_words_are_there(sheet, file):
     assert figure.locator("figure img").bounding_box()["height"] > 100
 
 
+def test_where_steps_have_times_another_control_keeps_the_time(sheet, tmp_path):
+    path = tmp_path / "schedules.html"
+    path.write_text(page.page(schedules), encoding="utf-8")
+    figure, first = sheet(path, reduced_motion="reduce"), schedules.State()
+    for programs in (5, 9):
+        figure.locator("[data-field=programs]").press("Home" if programs == 5 else "End")
+        last = schedules.end(schedules.run(first.order, first.mask, programs))
+        assert figure.locator(".count").inner_text() == f"time, in blocks {min(first.step, last)} of {last}"
+
+
 def test_numbers_that_are_not_there_are_refused_in_words(sheet, file):
     figure = sheet(file)
     fields = figure.locator("input[type=range][data-field]:not(.clock input), input[type=checkbox]")
+    top = figure.locator("svg").first.bounding_box()["y"]
     for at in range(fields.count()):
         fields.nth(at).focus()
         fields.nth(at).press("Home" if fields.nth(at).get_attribute("type") == "range" else "Space")
         if said := figure.locator(".message").inner_text():
-            assert re.fullmatch(r"This page has no numbers for .+ = .+: the notebook computes them\.", said)
+            assert re.match(r"This page has no numbers for .+ = .+ with .+ = .+\. Set one of them back", said)
+            assert figure.locator("svg").first.bounding_box()["y"] == top
             return
     assert figure.faults == []
 

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { h, markup, said } from "../../../figures/js/svg.js";
-import { ahead, events, moved, schedule } from "../../../figures/js/clock.js";
+import { ahead, events, moved, schedule, until } from "../../../figures/js/clock.js";
 import { turned } from "../../../figures/js/hands.js";
 import { fromHash, keyOf, nearest, python, toHash } from "../../../figures/js/state.js";
 import { amount, digits, fits, pieces, room, times, wrapped } from "../../../figures/js/words.js";
@@ -72,6 +72,14 @@ test("a moment stays: the same step, or as far between the same events", () => {
   assert.equal(moved(30, from, words(101, { 70: "Half is done." })), 30);
   assert.equal(moved(50, from, words(41, {})), 20);
   assert.equal(moved(300, from, from), 100);
+});
+
+test("a moment of a clock with times is the last step that is not later", () => {
+  const times = [0, 40, 40, 90];
+  assert.deepEqual(
+    [0, 39, 40, 89, 90, 500].map((time) => until(time, times)),
+    [0, 0, 2, 2, 3, 3],
+  );
 });
 
 test("a link gives the state back, and nothing that the controls do not offer", () => {
