@@ -21,7 +21,7 @@ OF_FIGURE: dict[str, Box] = {
     "roofline": (0, 120, 920, 790),
     "standard_attention": (0, 128, 860, 624),
     "safe_softmax": (1040, 796, 1952, 1140),
-    "online_softmax": (1296, 0, 1952, 540),
+    "online_softmax": (1240, 0, 1952, 572),
     "tiling": (660, 0, 1300, 744),
     "block_size": (0, 836, 640, 1026),
     "recomputation": (0, 0, 748, 644),
