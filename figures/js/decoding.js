@@ -3,7 +3,7 @@
 import { h } from "./svg.js";
 import { digits, grouped, times } from "./words.js";
 import { nearest } from "./state.js";
-import { at, label, rule, ruler } from "./marks.js";
+import { at, label, rule, ruler, spot } from "./marks.js";
 
 const LANES = 190; // height of the lanes
 const MERGE = 96; // height of the weights
@@ -41,7 +41,7 @@ function lanes({ trace, before, now, y, width }) {
       weight: 650,
       size: 15,
     }),
-    columns({ sms: trace.sms, before, now, unit, y, width }),
+    columns({ sms: trace.sms, now, high, y, width }),
     now.waves <= 12 &&
       Array.from({ length: now.waves - 1 }, (_, wave) =>
         rule(0, width, y + (wave + 1) * high, { color: "var(--paper)", key: `wave ${wave}` }),
@@ -68,36 +68,34 @@ function lanes({ trace, before, now, y, width }) {
   ];
 }
 
-// A column per SM, as long as its programs take. One that had none comes from the end of the program that was split.
-function columns({ sms, before, now, unit, y, width }) {
+// A column per SM, as long as its programs take. Those alike are one box behind the gaps: fewer boxes move.
+function columns({ sms, now, high, y, width }) {
   const lane = width / sms;
-  const high = now.keys * unit;
-  const work = (sm) => ({ x: sm * lane + lane * 0.08, width: lane * 0.84 });
-  return Array.from({ length: sms }, (_, sm) => {
-    const programs = sm < now.busiest ? now.waves : now.waves - 1;
-    const each = `${grouped(now.keys)} keys each, for all query heads of a group`;
-    return h(
-      "g",
-      {
-        key: `sm ${sm}`,
-        tip: {
-          title: `SM ${sm}: ${times(programs, "program")}`,
-          lines: programs ? [each] : ["it has nothing to do"],
-        },
-      },
-      h("rect", { x: sm * lane, y, width: lane, height: LANES, fill: "var(--pale)", "fill-opacity": 0.45 }),
-      programs > 0 &&
-        h("rect", {
-          key: "work",
-          ...work(sm),
-          y,
-          height: programs * high,
-          from: { ...work(parent(sm, before.S, now.S)), y: y + before.keys * unit - high, height: high },
-          fill: "var(--K)",
-          class: "grow",
-        }),
-    );
-  });
+  const each = `${grouped(now.keys)} keys each, for all query heads of a group`;
+  const work = (name, first, end, programs) => {
+    const box = { x: first * lane, y, width: (end - first) * lane, height: programs * high };
+    return h("rect", { key: name, ...box, fill: "var(--K)", class: "grow" });
+  };
+  const all = Array.from({ length: sms }, (_, sm) => sm);
+  return [
+    h("rect", { key: "ground", x: 0, y, width, height: LANES, fill: "var(--pale)", "fill-opacity": 0.45 }),
+    work("all waves", 0, now.busiest, now.waves),
+    work("one wave less", now.busiest, sms, now.waves - 1),
+    h("path", {
+      key: "gaps",
+      d: all.map((sm) => `M${(sm * lane).toFixed(2)} ${y}v${LANES}`).join(""),
+      stroke: "var(--paper)",
+      "stroke-width": 0.16 * lane,
+    }),
+    all.map((sm) => {
+      const programs = sm < now.busiest ? now.waves : now.waves - 1;
+      const tip = {
+        title: `SM ${sm}: ${times(programs, "program")}`,
+        lines: [programs ? each : "it has nothing to do"],
+      };
+      return spot(`sm ${sm}`, { x: sm * lane, y, width: lane, height: LANES }, tip);
+    }),
+  ];
 }
 
 // The dashes at which the last program ends.

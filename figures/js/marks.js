@@ -168,12 +168,12 @@ export function ruler({ key, x, y, width, spans, ticks, handle }) {
   return h(
     "g",
     { key },
-    spans.map(({ words, color, start, stop, tip }, at) => [
-      label(x, y + at * row + 6, words, { size: 12 }),
+    spans.map(({ words, color, start, stop, tip }, line) => [
+      label(x, y + line * row + 6, words, { size: 12 }),
       h("rect", {
-        key: `whole ${at}`,
+        key: `whole ${line}`,
         x,
-        y: y + at * row + 16,
+        y: y + line * row + 16,
         width,
         height: 8,
         fill: "var(--pale)",
@@ -181,9 +181,9 @@ export function ruler({ key, x, y, width, spans, ticks, handle }) {
       }),
       stop > start &&
         h("rect", {
-          key: `span ${at}`,
+          key: `span ${line}`,
           x: place(start),
-          y: y + at * row + 16,
+          y: y + line * row + 16,
           width: round((stop - start) * width),
           height: 8,
           fill: color,
@@ -191,11 +191,11 @@ export function ruler({ key, x, y, width, spans, ticks, handle }) {
           tip,
         }),
       h("line", {
-        key: `here ${at}`,
-        x1: place(handle.at),
-        x2: place(handle.at),
-        y1: y + at * row + 15,
-        y2: y + at * row + 27,
+        key: `here ${line}`,
+        class: "mark",
+        style: at(place(handle.at), y + line * row),
+        y1: 15,
+        y2: 27,
         stroke: "var(--ink)",
         "stroke-width": 2,
       }),

@@ -156,11 +156,15 @@ function boxOf(box, at, { now, named, place, wide }) {
   );
 }
 
+// Where in its row the line of a wait is: below its words, if it has some.
+const waitsAt = (wide) => (wide ? 0.7 : 0.5);
+
 function waitOf(wait, at, { now, named, place, wide }) {
+  const across = waitsAt(wide);
   const { x, y, width, height } = place(named[wait.row], 0, 1, wait.start, wait.end);
   const line = wide
-    ? { x1: x, x2: x + width, y1: y + 0.7 * height, y2: y + 0.7 * height }
-    : { x1: x + 0.5 * width, x2: x + 0.5 * width, y1: y, y2: y + height };
+    ? { x1: x, x2: x + width, y1: y + across * height, y2: y + across * height }
+    : { x1: x + across * width, x2: x + across * width, y1: y, y2: y + height };
   const readable = fits(wait.words, width, SIZE) && height >= 2 * SIZE;
   return h(
     "g",
@@ -174,7 +178,7 @@ function waitOf(wait, at, { now, named, place, wide }) {
     }),
     readable &&
       wide &&
-      label(x + width / 2, y + 0.7 * height - 13, wait.words, {
+      label(x + width / 2, y + across * height - 15, wait.words, {
         anchor: "middle",
         fill: now > wait.start ? "var(--ink)" : "var(--grey)",
       }),
@@ -236,8 +240,8 @@ function clockOf({ trace, now, long, wide, end, unit }) {
 
 // What has just ended a wait: a line from there to who waited.
 function linkOf(link, at, { named, long, wide }) {
-  const across = ({ at: start, size }) => start + size / 2;
-  const [from, to] = [named[link.from], named[link.to]].map(across);
+  const across = ({ at: start, size }, part) => start + part * size;
+  const [from, to] = [across(named[link.from], 0.5), across(named[link.to], waitsAt(wide))];
   const [since, until] = [long(link.since), long(link.at)];
   const line = wide ? { x1: since, y1: from, x2: until, y2: to } : { x1: from, y1: since, x2: to, y2: until };
   return h(

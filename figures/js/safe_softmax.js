@@ -320,11 +320,12 @@ function shiftLine({ shift, x, top, floor, drag }) {
   );
 }
 
-// The middle of words in a box: its own, or where a line would cross them, on the side of the line with more room.
+// The middle of words in a box: its own, or where a line would cross them, beside the line, on the side with room.
 function beside({ x, width, line, half }) {
   const middle = x + width / 2;
-  if (Math.abs(line - middle) >= half) return middle;
-  return line > middle ? line - half : line + half;
+  const moved = line > middle ? line - half : line + half;
+  const isInside = moved - half >= x && moved + half <= x + width;
+  return Math.abs(line - middle) < half && isInside ? moved : middle;
 }
 
 // line: the place of the shift, beside which the words stand.
