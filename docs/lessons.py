@@ -17,7 +17,7 @@ SITE = "https://{}.github.io/{}".format(*PROJECT.split("/"))
 COLAB = f"https://colab.research.google.com/github/{PROJECT}/blob/gh-pages/colab"
 CODESPACE = f"https://codespaces.new/{PROJECT}"
 NEIGHBOURS = re.compile(r"^\[.*\]\(00_start_here\.ipynb#The-map\).*\n*", re.M)  # the page has links of its own
-# What a stored notebook says of an exercise that nobody has done. Links say it once, for the whole page.
+# What a stored notebook prints for an unsolved exercise. ``links`` says it once, for the whole page.
 UNTOUCHED = re.compile(r"^(?:○ \S+: not (?:answered|attempted) yet\b|\S+ is not solved yet:).*\n?", re.M)
 NEEDED_LESSONS = re.compile(r"\blessons? (\d\d)(?: (to|and) (\d\d))?")
 KEYS = "Press Shift+Enter in each code cell as you come to it."  # true of a notebook
@@ -142,7 +142,7 @@ def needed(lesson: Lesson) -> set[Lesson]:
 
 
 def _touched(output):
-    """Return an output without the lines about exercises that nobody has done; None if nothing is left."""
+    """Return an output without the lines about unsolved exercises; None if nothing is left."""
     if "text" not in output:
         return output
     text = UNTOUCHED.sub("", "".join(output["text"]))

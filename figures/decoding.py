@@ -10,7 +10,7 @@ import numpy as np
 
 from figures.explore import explorer
 from figures.figure import Caption, Scrub, Slide, Toggle, line
-from figures.style import amount, digits
+from figures.style import amount, digits, times
 from flashlab.course import data
 from flashlab.machine.hardware import CARDS
 from flashlab.machine.memory import Memory
@@ -87,19 +87,15 @@ def describe(state: State) -> Caption:
     part = told["parts"][state.step]
     weight, us = f"{100 * np.max(part['weights']):.3g}%", f"{float(digits(part['us'], 3)):,g}"
     return Caption(
-        f"[{_times(state.B, 'text')}](B) of [{state.N:,} keys](N) in [{_times(part['S'], 'part')}](step): "
-        f"{_times(part['programs'], 'program')} on {CARD.sms} SMs, {_times(part['waves'], 'wave')}, "
+        f"[{times(state.B, 'text')}](B) of [{state.N:,} keys](N) in [{times(part['S'], 'part')}](step): "
+        f"{times(part['programs'], 'program')} on {CARD.sms} SMs, {times(part['waves'], 'wave')}, "
         f"{100 * part['share']:.0f}% of their time used, {us} µs, {part['parts']} for parts. "
         f"The heaviest of a real row's parts weighs {weight}{', by the wrong base' if state.wrong else ''}."
     )
 
 
-def _times(count, thing):
-    return f"{count:,} {thing}{'s' if count > 1 else ''}"
-
-
 CONTROLS = {
-    "step": Scrub(lambda state: len(PARTS) - 1, "parts", [_times(S, "part") for S in PARTS]),
+    "step": Scrub(lambda state: len(PARTS) - 1, "parts", [times(S, "part") for S in PARTS]),
     "B": Slide((1, 4, 16, 64), "texts B"),
     "Hk": Slide((1, 8, 32), "key/value heads"),
     "N": Slide((1024, 8192, 131072), "keys N"),

@@ -14,6 +14,7 @@ import torch
 
 from figures.explore import explorer
 from figures.figure import Choose, Scrub, Slide
+from figures.style import times
 from flashlab.kernels import first_triton_kernel
 from flashlab.kernels.count import count as count_bytes
 from flashlab.machine.memory import replay
@@ -141,8 +142,7 @@ def describe(state: State) -> str:
     """Say which program does what, and how much of its block is masked."""
     told = trace(state)
     if state.step == 0:
-        programs = "1 program" if told["programs"] == 1 else f"{told['programs']} programs"
-        return f"{state.kernel}: {programs} of one kernel, and none has begun."
+        return f"{state.kernel}: {times(told['programs'], 'program')} of one kernel, and none has begun."
     now = told["accesses"][state.step - 1]
     (first, end), width = now["columns"], told["width"]
     verb = "loads from" if now["kind"] == "load" else "stores to"

@@ -62,7 +62,7 @@ def _seconds(N, d, flop_rate, byte_rate, *, heads, **way):
 
 
 def _clock(N, d, flop_rate, byte_rate, *, heads, **way):
-    """Return what that time is the time of: of the bytes, of the products, or of these with S computed again."""
+    """Name what decides that time: the bytes, the products, or these with S computed again; None as there."""
     flops, nbytes = _demand(N, d, **way)
     if not flop_rate:
         return None

@@ -8,6 +8,7 @@ from functools import cache
 
 from figures.explore import explorer
 from figures.figure import Scrub, Slide, Toggle, line
+from figures.style import times
 from flashlab.kernels.decode.paged import Pool
 from flashlab.reference import the_cache
 
@@ -76,8 +77,7 @@ def describe(state: State) -> str:
     told = trace(state)
     now = told["steps"][state.step]
     copied = "".join(
-        f" Page {source} is copied to {to} first, with {now['copied']} token{'s' if now['copied'] > 1 else ''}."
-        for source, to in now["copies"]
+        f" Page {source} is copied to {to} first, with {times(now['copied'], 'token')}." for source, to in now["copies"]
     )
     rooms = f"{now['rooms']} without pages" + (", more than there is" if now["rooms"] > TOKENS else "")
     return (

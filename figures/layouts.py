@@ -16,6 +16,7 @@ import numpy as np
 
 from figures.explore import explorer
 from figures.figure import Choose, Scrub, Slide, Toggle
+from figures.style import times
 from flashlab.kernels.hopper.rungs.two_consumers import gl
 
 SIZE = 64  # rows and columns of the tile, in 16 bits: a row has 128 bytes, one word of each bank
@@ -111,7 +112,7 @@ def describe(state: State) -> str:
     turns, used = max(counts), np.count_nonzero(counts)
     return (
         f"Thread {state.step}, register {state.register}: row {row}, column {column}. {lanes} lanes move {BANKS} words "
-        f"at once, in {used} of {BANKS} banks: {turns} turn{'s' if turns > 1 else ''}."
+        f"at once, in {used} of {BANKS} banks: {times(turns, 'turn')}."
     )
 
 

@@ -17,7 +17,7 @@ import torch
 
 from figures.explore import explorer
 from figures.figure import Choose, Scrub, Slide, line
-from figures.style import digits
+from figures.style import digits, times
 from flashlab.kernels import masks
 from flashlab.kernels.hopper import schedule
 from flashlab.kernels.hopper.rungs import persistent
@@ -152,7 +152,7 @@ def describe(state: State) -> str:
     now = "all programs have ended"
     if used:
         who = f"{idle} of {state.programs} programs idle" if idle else f"all {state.programs} programs work"
-        now = f"{who}, {used} head{'s' if used > 1 else ''} in use"
+        now = f"{who}, {times(used, 'head')} in use"
     return (
         f"{order}, {state.mask}: the last program ends at {told['end']}, and no order ends before "
         f"{digits(told['mean'], 3)}. At {state.step}: {now}."

@@ -58,6 +58,11 @@ def digits(value: float, count: int) -> str:
     return f"{float(exact.quantize(last, ROUND_HALF_UP)):.15g}".replace("-", "−")
 
 
+def times(count: int, thing: str) -> str:
+    """Write how many things there are: "1 part", "2 parts"."""
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
 def amount(nbytes: float) -> str:
     """Return bytes in decimal units, as bandwidths are quoted: 1 MB is 10^6 bytes."""
     for unit, size in (("PB", 1e15), ("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

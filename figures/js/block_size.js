@@ -2,7 +2,7 @@
 
 import { h } from "./svg.js";
 import { amount, digits, room, times, wrapped } from "./words.js";
-import { SIZE, WIDE, label, lines, memoryBox, rule, ruler, tile } from "./marks.js";
+import { SIZE, WIDE, at, label, lines, memoryBox, rule, ruler, tile } from "./marks.js";
 
 const NAMES = { Q: "Q", K: "K", V: "V", S_ij: "S", O_i: "O", m_i: "m", l_i: "l" };
 const COLORS = { m: "standard", l: "standard" };
@@ -66,7 +66,7 @@ function plotted({ trace, now, curves, plot }) {
   const all = trace.sizes.flatMap((size) => curves.map((name) => size.times[name]));
   const power = (round, value) => 2 * round(Math.log2(value) / 2); // of 2, for steps of 4
   const [low, high] = [power(Math.floor, Math.min(...all, 0.9)), power(Math.ceil, Math.max(...all, 1.1))];
-  const x = (B) => plot.x + at(trace, B) * plot.width;
+  const x = (B) => plot.x + fractionOf(trace, B) * plot.width;
   const y = (value) => plot.y + ((high - Math.log2(value)) / (high - low)) * plot.height;
   const path = (name) =>
     trace.sizes.map((size, n) => `${n ? "L" : "M"}${x(size.B).toFixed(1)} ${y(size.times[name]).toFixed(1)}`).join("");
@@ -113,7 +113,7 @@ function marker({ B, x, plot, drag }) {
       key: "marker",
       drag,
       class: "mark",
-      style: `transform: translate(${x}px, 0)`,
+      style: at(x, 0),
       tip: { title: `B = ${B}`, lines: ["pull the line"] },
     },
     h("rect", { x: -12, y: plot.y, width: 24, height: plot.height, fill: "transparent" }),
@@ -134,7 +134,7 @@ function dot({ name, now, x, y, drag }) {
   return h("circle", {
     key: `dot ${name}`,
     class: "mark",
-    style: `transform: translate(${x}px, ${y}px)`,
+    style: at(x, y),
     r: 5.5,
     fill: name !== "ratio" && value > 1 ? "var(--wrong)" : LOOKS[name].stroke,
     stroke: "var(--paper)",
@@ -144,7 +144,7 @@ function dot({ name, now, x, y, drag }) {
   });
 }
 
-const at = ({ sizes }, B) => (B - sizes[0].B) / (sizes.at(-1).B - sizes[0].B);
+const fractionOf = ({ sizes }, B) => (B - sizes[0].B) / (sizes.at(-1).B - sizes[0].B);
 
 const dragged = ({ sizes }, plot) => ({
   field: "step",
@@ -241,7 +241,7 @@ function sizes({ trace, now, plot, y }) {
       words: fits ? `fits, to B = ${fits}` : "nothing fits",
       color: "var(--fast)",
       start: 0,
-      stop: fits ? at(trace, fits) : 0,
+      stop: fits ? fractionOf(trace, fits) : 0,
       tip: { title: `fits to B = ${fits}`, lines: [trace.card] },
     },
     {
@@ -251,14 +251,14 @@ function sizes({ trace, now, plot, y }) {
           ? `no ${trace.dtype} rate is documented`
           : "arithmetic decides: nowhere",
       color: "var(--ink)",
-      start: enough ? at(trace, enough) : 1,
+      start: enough ? fractionOf(trace, enough) : 1,
       stop: 1,
       tip: { title: `arithmetic decides from B = ${enough}`, lines: ["before that, the bytes take longer"] },
     },
   ];
-  const ticks = [16, 64, 128, 192, 256, 320, 400].map((B) => ({ at: at(trace, B), words: String(B) }));
+  const ticks = [16, 64, 128, 192, 256, 320, 400].map((B) => ({ at: fractionOf(trace, B), words: String(B) }));
   const handle = {
-    at: at(trace, now.B),
+    at: fractionOf(trace, now.B),
     drag: { ...dragged(trace, plot), name: "size of a tile, B" },
     tip: { title: `B = ${now.B}`, lines: ["pull, or use the arrow keys"] },
   };

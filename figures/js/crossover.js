@@ -3,7 +3,7 @@
 import { h } from "./svg.js";
 import { amount, digits, wrapped } from "./words.js";
 import { nearest } from "./state.js";
-import { WIDE, label, lines, rule } from "./marks.js";
+import { WIDE, at, label, lines, rule } from "./marks.js";
 
 const GAP = 34;
 const HIGH = 168; // of a chart
@@ -135,7 +135,7 @@ function lineOf({ trace, measure, step, here, back, top, bottom }) {
   const tip = { title: `N = ${trace.lengths[step].toLocaleString("en")}`, lines: ["pull the line"] };
   return h(
     "g",
-    { key: "here", drag, tip, class: "mark", style: `transform: translate(${round(here)}px, 0)` },
+    { key: "here", drag, tip, class: "mark", style: at(here, 0) },
     h("rect", { x: -12, y: top, width: 24, height: bottom - top + 7, fill: "transparent" }),
     h("path", { d: `M0 ${top}V${bottom}`, stroke: "var(--ink)", "stroke-width": 1 }),
     h("circle", { cy: bottom, r: 7, fill: "var(--ink)", stroke: "var(--paper)" }),
@@ -167,7 +167,7 @@ function dot({ name, color, x, y, title, told }) {
     {
       key: `dot ${name}`,
       class: "mark",
-      style: `transform: translate(${round(x)}px, ${round(y)}px)`,
+      style: at(x, y),
       tip: { title, lines: told },
     },
     h("circle", { r: 12, fill: "transparent" }),

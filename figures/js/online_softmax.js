@@ -102,7 +102,7 @@ function maximumOf({ trace, m, y, left, width }) {
   const tip = { title: "the running maximum", lines: [`m = ${digits(m)}`], code: trace.code.m };
   return h(
     "g",
-    { key: "m", class: "mark", style: `transform: translate(0px, ${y}px)`, tip },
+    { key: "m", class: "mark", style: at(0, y), tip },
     rule(left, left + width, 0, { dash: true }),
     h("rect", { x: left, y: -8, width, height: 16, fill: "transparent" }),
     label(left + width, -14, `m = ${digits(m)}`, { weight: 600, anchor: "end" }),

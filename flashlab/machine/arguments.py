@@ -46,13 +46,13 @@ def check_arguments(**bounds: Bounds) -> Callable[[Callable[P, R]], Callable[P, 
 
         @functools.wraps(function)
         def checked(*args: Any, **options: Any) -> R:
-            given = list(args)
-            for at, name in enumerate(positional[: len(given)]):
+            values = list(args)
+            for at, name in enumerate(positional[: len(values)]):
                 if name in checks:
-                    given[at] = checks[name](given[at])
+                    values[at] = checks[name](values[at])
             for name in checks.keys() & options:
                 options[name] = checks[name](options[name])
-            return function(*given, **options)
+            return function(*values, **options)
 
         return checked
 

@@ -14,32 +14,19 @@ from triton.experimental.gluon import language as gl
 
 from flashlab.distributed.kernel_gradients import KernelGradients
 from flashlab.kernels import DEVICE, masks, packed, scores
-from flashlab.kernels.configurations import STREAMED, Configuration
+from flashlab.kernels.configurations import STREAMED
 from flashlab.kernels.gluon_interpreter import seeded
 from flashlab.kernels.hopper import backward, stages
 from flashlab.kernels.hopper.sums import lag_of, ring_of, size_of, transposed
 from flashlab.kernels.launch import launch
 from flashlab.kernels.portable import rows
 from flashlab.kernels.problem import LOG2_E, Problem
-from flashlab.kernels.tables import TWO_PASSES
 from flashlab.machine.ranks import Block
 from tests.kernels import written_out
 from tests.kernels.inputs import randn
 from tests.kernels.test_hopper import hopper_only
 from tests.tools.bounds import assert_as_exact_as_plain
-
-LAUNCHES = {"backward": Configuration(64, 128, 12, 3), "row_constants": STREAMED}
-
-
-def in_two_passes(stages):
-    launches = Configuration(64, 64, 12, stages), Configuration(128, 64, 12, stages)
-    return dict(zip(TWO_PASSES, launches, strict=True)) | {"row_constants": STREAMED}
-
-
-def launches_of(width):
-    """Return launches for heads of this many columns: the order of products depends on the stages."""
-    return LAUNCHES if width <= 128 else in_two_passes(3 if width <= 192 else 2)
-
+from tests.tools.launches import LAUNCHES, in_two_passes, launches_of
 
 LENGTHS = [(128, 128), (70, 133), (133, 70), (65, 64), (256, 129), (300, 700), (1, 133), (133, 1), (1000, 1000)]
 WINDOWS = [(2, 0), (63, 0), (300, 0), (130, 70), (0, 20), (math.inf, 5), (90, math.inf), (math.inf, 0)]

@@ -4,14 +4,11 @@ import pytest
 import torch
 
 from flashlab.kernels import masks
-from flashlab.kernels.configurations import STREAMED, Configuration
+from flashlab.kernels.configurations import Configuration
 from flashlab.kernels.hopper import backward, forward
 from flashlab.kernels.launch import Launch
 from flashlab.kernels.problem import Problem
-from flashlab.kernels.tables import TWO_PASSES
-
-ONE_PASS = {"backward": Configuration(64, 128, 12, 3), "row_constants": STREAMED}
-IN_TWO = dict.fromkeys(TWO_PASSES, Configuration(64, 64, 12, 2)) | {"row_constants": STREAMED}
+from tests.tools.launches import launches_of
 
 
 def tensors_of(d):
@@ -26,8 +23,7 @@ def start_forward(problem, tensors, lse, launched):
 
 def start_backward(problem, tensors, lse, launched):
     q, k, v, o, do, *gradients = tensors
-    launches = ONE_PASS if problem.d <= 128 else IN_TWO
-    backward.run(gradients, (do, None), (q, k, v, o, lse), problem, launches, launched=launched)
+    backward.run(gradients, (do, None), (q, k, v, o, lse), problem, launches_of(problem.d), launched=launched)
 
 
 def shown(argument, tensors):

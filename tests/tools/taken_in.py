@@ -14,15 +14,15 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from flashlab.kernels import masks, scores, tiles
-from flashlab.kernels.configurations import STREAMED, Configuration
+from flashlab.kernels.configurations import Configuration
 from flashlab.kernels.float8 import Scales
 from flashlab.kernels.hopper import backward, forward, forward_float8, queries, schedule
 from flashlab.kernels.hopper.stages import Turns
 from flashlab.kernels.launch import launch
 from flashlab.kernels.problem import Problem
+from tests.tools.launches import LAUNCHES
 
 NARROW = torch.bfloat16
-LAUNCHES = {"backward": Configuration(64, 128, 12, 3), "row_constants": STREAMED}
 
 
 def signs(*shape, seed=0):
@@ -90,8 +90,8 @@ def assert_backward_takes_in(seen, mask, H=1, Hk=1, d=64, biases=None):
     assert met(problem) == shown(seen[..., -problem.Nk :]), "tiles that nobody needs, or a tile too few"
 
 
-class Asked(NamedTuple):
-    """What ``queries`` wants to know of a problem."""
+class Fields(NamedTuple):
+    """The fields of a problem that ``queries`` reads."""
 
     mask: queries.Mask
     group: int
@@ -101,7 +101,7 @@ class Asked(NamedTuple):
 
 @gluon.jit
 def count_tiles(total, problem, turns, Br: gl.constexpr, keys: gl.constexpr):
-    """Add the tiles that all turns of the backward kernel meet."""
+    """Add up the tiles of all turns of the backward kernel."""
     for turn in range(turns.all):
         work = queries.work_of(turn, turns, problem, None, keys, Br)
         gl.atomic_add(total, queries.count(work, problem))
@@ -111,9 +111,9 @@ def met(problem):
     """Return how many tiles the backward kernel meets."""
     Br, keys = backward.ROWS_OF_QUERIES, backward.KEYS
     of_head, total = tiles.count(problem.Nk, keys), torch.zeros(1, dtype=torch.int32)
-    asked = Asked(queries.kernel_args(problem, Br, keys), problem.group, problem.Nq, problem.Nk)
+    fields = Fields(queries.kernel_args(problem, Br, keys), problem.group, problem.Nq, problem.Nk)
     turns = Turns(of_head, problem.Hk, of_head * problem.Hk, tiles.count(problem.Nq, Br) * Br)
-    launch(count_tiles, (1, 1, 1), (total,), (asked, turns, Br, keys), warps=4)
+    launch(count_tiles, (1, 1, 1), (total,), (fields, turns, Br, keys), warps=4)
     return int(total)
 
 
