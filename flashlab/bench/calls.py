@@ -74,16 +74,14 @@ def table(found: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Run the command line. Returns 0; 1 if the file could not be written; 2 without a GPU."""
+    """Run the command line. Return its exit status, as ``record.conclude``."""
     parser = record.parser(MODULE, __doc__)
     parser.add_argument("--impls", nargs="+", choices=NAMES, default=USUAL)
     options = parser.parse_args(argv)
-    if not record.has_gpu():
-        return 2
+    record.need_gpu()
     report = record.origin(MODULE, argv)
     report["launch_us"] = overhead({name: implementation(name) for name in options.impls})
-    print(table(report["launch_us"]))
-    return 0 if record.keep(options.json, report) else 1
+    return record.conclude(report, options.json, table(report["launch_us"]))
 
 
 if __name__ == "__main__":

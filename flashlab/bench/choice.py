@@ -10,6 +10,7 @@ next.
 """
 
 import contextlib
+import functools
 import itertools
 import multiprocessing
 import sys
@@ -112,22 +113,21 @@ def row(place: Place) -> dict:
 
 
 def main(argv: list[str]) -> int:
-    """Run the command line. Returns 0; 1 if the file could not be written; 2 without a GPU."""
+    """Run the command line. Return its exit status, as ``record.conclude``."""
     parser = record.parser(MODULE, __doc__)
     parser.add_argument("--workers", type=int, default=8, help="processes that compile (default: 8)")
     parser.add_argument("--sets", nargs="+", choices=SETS, default=SETS, help="which sets to time (default: all)")
     options = parser.parse_args(argv)
-    if not record.has_gpu():
-        return 2
+    record.need_gpu()
     compile_ahead(options.workers, places(options.sets))
     report = record.origin(MODULE, argv) | {"unit": "microseconds", "rows": []}
-    kept = True
-    for _, some in itertools.groupby(places(options.sets), lambda place: place.set):
-        for place in some:
-            report["rows"].append(row(place))
-            print(*report["rows"][-1].values(), flush=True)
-        kept = record.keep(options.json, report)
-    return 0 if kept else 1
+
+    def add(place):
+        report["rows"].append(row(place))
+        print(*report["rows"][-1].values(), flush=True)
+
+    record.run(((place, functools.partial(add, place)) for place in places(options.sets)), report, options.json)
+    return record.conclude(report, options.json)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ turns in several rounds: reported is the median over rounds of the median over c
 """
 
 import contextlib
+import functools
 import statistics
 import sys
 import time
@@ -288,31 +289,14 @@ def compile_all() -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Run the command line. Returns 0; 1 if the file could not be written; 2 without a GPU."""
+    """Run the command line. Return its exit status, as ``record.conclude``."""
     options = record.parser(MODULE, __doc__).parse_args(argv)
-    if not record.has_gpu():
-        return 2
-    begun = time.monotonic()
-    report = record.origin(MODULE, argv) | {"what": __doc__.split("\n\n")[2], "rows": [], "sweep": [], "left_out": {}}
-    compile_all()
-    report["compiled_s"] = time.monotonic() - begun
-    parts = [*((plain, cell) for cell in CELLS), (prefix,), (pages,), (bits,), (latent,)]
-    kept = True
-    for function, *cell in parts:
-        if time.monotonic() - begun > PAST_S:
-            report["left_out"][f"{function.__name__} {cell}"] = "the time was up"
-            continue
-        try:
-            function(*cell, report)
-        except Exception as failure:
-            report["left_out"][f"{function.__name__} {cell}"] = f"{type(failure).__name__}: {failure}".split("\n")[0]
-        torch.cuda.empty_cache()
-        report["seconds"] = time.monotonic() - begun
-        kept = record.keep(options.json, report)
-    for what, why in report["left_out"].items():
-        print(f"not timed: {what}: {why}")
-    print(f"{report['seconds']:.0f} s, of which {report['compiled_s']:.0f} s for compilation")
-    return 0 if kept else 1
+    record.need_gpu()
+    report = record.origin(MODULE, argv) | {"what": __doc__.split("\n\n")[2], "rows": [], "sweep": []}
+    jobs = [("compilation", compile_all), *((cell, lambda cell=cell: plain(cell, report)) for cell in CELLS)]
+    jobs += [(part.__name__, functools.partial(part, report)) for part in (prefix, pages, bits, latent)]
+    record.run(jobs, report, options.json, PAST_S)
+    return record.conclude(report, options.json, f"{report['seconds']} s")
 
 
 if __name__ == "__main__":

@@ -13,10 +13,8 @@ import contextlib
 import functools
 import itertools
 import sys
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import torch
 
@@ -158,24 +156,16 @@ def sweep(
     return Configuration(*min(rows, key=lambda row: row["ms"])["launch"]) if rows else None
 
 
-def run(
-    report: dict, path: Path | None, cells: list[Cell], kernel: str, rounds: int, seconds: float, **options
-) -> dict:
-    """Measure cell after cell, and write the report after each. Returns the report. options: as for ``measure``."""
-    report |= {"rows": [], "sweep": [], "left_out": {}}
-    start = time.monotonic()
-    for cell in cells:
-        if time.monotonic() - start > seconds:
-            report["left_out"][str(cell)] = f"not begun after {seconds:.0f} s"
-            continue
-        fastest = sweep(cell, kernel, report, **{name: x for name, x in options.items() if name in ("timer", "device")})
-        for functions in (competitors(kernel, fastest), {QUANTISE: graphed(quantising)}):
-            rows, left_out = round_robin.measure(cell, functions, rounds=rounds, tolerance=TOLERANCE, **options)
-            report["rows"] += [row if row["impl"] != QUANTISE else row | {"tflops": None} for row in rows]
-            report["left_out"] |= left_out
-        report["seconds"] = time.monotonic() - start
-        record.keep(path, report)
-    return report
+def measure(cell: Cell, kernel: str, report: dict, rounds: int, **options) -> None:
+    """Sweep the tiles of a cell, time the fastest beside the others, and add both to the report.
+
+    options: as for ``round_robin.measure``.
+    """
+    fastest = sweep(cell, kernel, report, **{name: x for name, x in options.items() if name in ("timer", "device")})
+    for functions in (competitors(kernel, fastest), {QUANTISE: graphed(quantising)}):
+        rows, left_out = round_robin.measure(cell, functions, rounds=rounds, tolerance=TOLERANCE, **options)
+        report["rows"] += [row if row["impl"] != QUANTISE else row | {"tflops": None} for row in rows]
+        report["left_out"] |= left_out
 
 
 def table(rows: list[dict]) -> str:
@@ -202,27 +192,23 @@ def _share(made: Mapping[str, dict], name: str, other: str) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Run the command line. Returns 0; 1 if the file could not be written; 2 without a GPU."""
+    """Run the command line. Return its exit status, as ``record.conclude``."""
     parser = record.parser(MODULE, __doc__)
-    parser.add_argument("--d", nargs="+", type=round_robin.whole, default=[128, 256, 64], help="head dimensions")
-    parser.add_argument("--N", nargs="+", type=round_robin.whole, default=[16384, 4096], help="sequence lengths")
+    parser.add_argument("--d", nargs="+", type=record.whole, default=[128, 256, 64], help="head dimensions")
+    parser.add_argument("--N", nargs="+", type=record.whole, default=[16384, 4096], help="sequence lengths")
     parser.add_argument("--masks", nargs="+", choices=("full", "causal"), default=["full", "causal"])
     parser.add_argument("--kernel", choices=("portable", "hopper"), default="portable", help="whose tiles are swept")
-    parser.add_argument("--rounds", type=round_robin.whole, default=3)
-    parser.add_argument("--seconds", type=round_robin.pause, default=240, help="after which no cell is begun")
+    parser.add_argument("--rounds", type=record.whole, default=3)
+    parser.add_argument("--seconds", type=record.pause, default=240, help="after which no cell is begun")
     options = parser.parse_args(argv)
-    if not record.has_gpu():
-        return 2
+    record.need_gpu()
     grid = itertools.product(options.N, (mask == "causal" for mask in options.masks), options.d)
     cells = [Cell("forward", d, causal, N) for N, causal, d in grid]
     compile_all(cells, options.kernel)
-    report = run(
-        record.origin(MODULE, argv), options.json, cells, options.kernel, options.rounds, options.seconds, gap=0.1
-    )
-    print(table(report["rows"]))
-    for what, why in report["left_out"].items():
-        print(f"not timed: {what}: {why}")
-    return 0 if record.keep(options.json, report) else 1
+    report = record.origin(MODULE, argv) | {"rows": [], "sweep": []}
+    one = functools.partial(measure, kernel=options.kernel, report=report, rounds=options.rounds, gap=0.1)
+    record.run(((cell, functools.partial(one, cell)) for cell in cells), report, options.json, options.seconds)
+    return record.conclude(report, options.json, table(report["rows"]))
 
 
 if __name__ == "__main__":

@@ -113,10 +113,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--json", required=True, type=record.destination, help="file for the results and their origin")
     parser.add_argument("--impls", nargs="+", choices=(*NAMES, "rungs"), default=PRODUCTION)
     parser.add_argument("--passes", nargs="+", choices=PASSES, default=PASSES)
-    parser.add_argument("--rounds", type=round_robin.whole, default=3)
+    parser.add_argument("--rounds", type=record.whole, default=3)
     options = parser.parse_args(argv)
-    if not record.has_gpu():
-        return 2
+    record.need_gpu()
     for name in options.impls:
         if name != "rungs" and (lacks := absent(name)):
             parser.error(f"{lacks}. To measure without it, leave {name} out of --impls.")

@@ -11,9 +11,7 @@ import functools
 import itertools
 import math
 import sys
-import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -155,41 +153,30 @@ def table(rows: list[dict]) -> str:
     return "\n".join(lines)
 
 
-def run(report: dict, path: Path | None, heads: list[int], kinds: list[str], rounds: int, seconds: float) -> dict:
-    """Measure row after row, and write the report after each. Returns the report."""
-    report |= {"tokens": N, "width": WIDTH, "window": WINDOW, "cap": CAP, "rows": [], "left_out": {}}
-    start = time.monotonic()
-    for d, kind in itertools.product(heads, kinds):
-        if time.monotonic() - start > seconds:
-            report["left_out"][f"{kind} d={d}"] = f"not begun after {seconds:.0f} s"
-            continue
-        competitors = functions(kind, d)
-        for direction in ("forward", "backward"):
-            timed = {n: f for n, f in competitors.items() if n != "hopper" or on_hopper(kind, d, direction)}
-            rows, left_out = round_robin.measure(Cell(kind, direction, d), timed, rounds=rounds, gap=0.1)
-            report["rows"] += [row | {"kind": kind} for row in rows]
-            report["left_out"] |= left_out
-        report["seconds"] = time.monotonic() - start
-        record.keep(path, report)
-    return report
+def measure(kind: str, d: int, report: dict, rounds: int) -> None:
+    """Time both passes of a row of the table, and add them to the report."""
+    competitors = functions(kind, d)
+    for direction in ("forward", "backward"):
+        timed = {n: f for n, f in competitors.items() if n != "hopper" or on_hopper(kind, d, direction)}
+        rows, left_out = round_robin.measure(Cell(kind, direction, d), timed, rounds=rounds, gap=0.1)
+        report["rows"] += [row | {"kind": kind} for row in rows]
+        report["left_out"] |= left_out
 
 
 def main(argv: list[str]) -> int:
-    """Run the command line. Returns 0; 1 if the file could not be written; 2 without a GPU."""
+    """Run the command line. Return its exit status, as ``record.conclude``."""
     parser = record.parser(MODULE, __doc__)
-    parser.add_argument("--d", nargs="+", type=round_robin.whole, default=[128, 64], help="head dimensions")
+    parser.add_argument("--d", nargs="+", type=record.whole, default=[128, 64], help="head dimensions")
     parser.add_argument("--kinds", nargs="+", choices=PAIRS, default=list(PAIRS))
-    parser.add_argument("--rounds", type=round_robin.whole, default=3)
-    parser.add_argument("--seconds", type=round_robin.pause, default=90, help="after which no row is begun")
+    parser.add_argument("--rounds", type=record.whole, default=3)
+    parser.add_argument("--seconds", type=record.pause, default=90, help="after which no row is begun")
     options = parser.parse_args(argv)
-    if not record.has_gpu():
-        return 2
-    report = record.origin(MODULE, argv)
-    run(report, options.json, options.d, options.kinds, options.rounds, options.seconds)
-    print(table(report["rows"]))
-    for what, why in report["left_out"].items():
-        print(f"not timed: {what}: {why}")
-    return 0 if record.keep(options.json, report) else 1
+    record.need_gpu()
+    report = record.origin(MODULE, argv) | {"tokens": N, "width": WIDTH, "window": WINDOW, "cap": CAP, "rows": []}
+    places = itertools.product(options.d, options.kinds)
+    jobs = ((f"{kind} d={d}", functools.partial(measure, kind, d, report, options.rounds)) for d, kind in places)
+    record.run(jobs, report, options.json, options.seconds)
+    return record.conclude(report, options.json, table(report["rows"]))
 
 
 if __name__ == "__main__":

@@ -130,7 +130,7 @@ def measure(call: Call, names: Sequence[str], rounds: int) -> tuple[list[dict], 
                 replays[name] = timing.graphed(run, stream)
             runs[name] = run
         except Exception as failure:  # of whatever kind a rival raises: the others are still timed
-            left_out[f"{call}: {name}"] = round_robin.reason(failure)
+            left_out[f"{call}: {name}"] = record.reason(failure)
     rounds_us = {name: [] for name in replays}
     for name in timing.round_robin(list(replays), rounds):
         torch.cuda.synchronize()
@@ -216,38 +216,31 @@ def line(cell: dict[str, dict]) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Run the command line. Returns 0; 1 if the file could not be written; 2 without a GPU."""
+    """Run the command line. Return its exit status, as ``record.conclude``."""
     parser = record.parser(MODULE, __doc__)
     parser.add_argument("--impls", nargs="+", choices=(OURS, *RIVALS), default=(OURS, *RIVALS))
     parser.add_argument("--families", nargs="+", choices=WEIGHTS, default=list(WEIGHTS))
     parser.add_argument("--passes", nargs="+", choices=("forward", "backward", "decode"))
-    parser.add_argument("--rounds", type=round_robin.whole, default=3)
-    parser.add_argument("--seconds", type=round_robin.pause, default=math.inf, help="after which no call is begun")
+    parser.add_argument("--rounds", type=record.whole, default=3)
+    parser.add_argument("--seconds", type=record.pause, default=math.inf, help="after which no call is begun")
     options = parser.parse_args(argv)
-    if not record.has_gpu():
-        return 2
-    begun = time.monotonic()
+    record.need_gpu()
     some = [call for call in every_call() if call.model.family in options.families]
     some = [call for call in some if call.direction in (options.passes or (call.direction,))]
-    report = record.origin(MODULE, argv) | {"rows": [], "left_out": {}}
-    kept = True
+    report = record.origin(MODULE, argv) | {"rows": []}
     print(" " * 42 + "".join(f"{name} µs".rjust(14) for name in (OURS, *RIVALS)) + "   GPU   call", flush=True)
-    for call in some:
-        if time.monotonic() - begun > options.seconds:
-            report["left_out"][str(call)] = f"not begun after {options.seconds:.0f} s"
-            continue
+
+    def add(call):
         rows, left_out = measure(call, options.impls, options.rounds)
         report["rows"] += rows
         report["left_out"] |= left_out
-        report["seconds"] = round(time.monotonic() - begun)
-        kept = record.keep(options.json, report)
         if rows:
             print(line({row["impl"]: row for row in rows}), flush=True)
         torch.cuda.empty_cache()
-    for what, why in report["left_out"].items():
-        print(f"not timed: {what}: {why}")
-    print("our rate relative to a rival's, geometric means weighted by family", *summary(report["rows"]), sep="\n")
-    return 0 if kept else 1
+
+    record.run(((call, functools.partial(add, call)) for call in some), report, options.json, options.seconds)
+    means = "our rate relative to a rival's, geometric means weighted by family"
+    return record.conclude(report, options.json, means, *summary(report["rows"]))
 
 
 if __name__ == "__main__":

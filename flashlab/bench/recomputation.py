@@ -138,20 +138,18 @@ def measure(report: dict) -> dict:
 
 
 def main(argv: list[str]) -> int:
-    """Run the command line. Returns 0; 1 if bytes or the file are missing; 2 without a GPU."""
+    """Run the command line. Return its exit status, as ``record.conclude``; 1 if bytes are missing, too."""
     parser = record.parser(MODULE, __doc__)
     parser.add_argument("--once", choices=WAYS, help=argparse.SUPPRESS)  # for ncu to watch
     options = parser.parse_args(argv)
-    if not record.has_gpu():
-        return 2
+    record.need_gpu()
     if options.once:
         once(options.once)
         return 0
     report = measure({"about": record.origin(MODULE, argv)})
     summary = {name: {key: value for key, value in report[name].items() if key != "kernels"} for name in WAYS}
-    print(json.dumps(summary, indent=1))
-    kept = record.keep(options.json, report)
-    return 0 if kept and all(report[name]["bytes"] is not None for name in WAYS) else 1
+    status = record.conclude(report, options.json, json.dumps(summary, indent=1))
+    return status if all(report[name]["bytes"] is not None for name in WAYS) else 1
 
 
 if __name__ == "__main__":

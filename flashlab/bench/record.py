@@ -1,14 +1,17 @@
-"""The record of a measurement: where it comes from, and the file that keeps it."""
+"""The record of a measurement: its command, its origin, its jobs one after another, and the file that keeps it."""
 
 import argparse
+import contextlib
 import datetime
 import json
+import math
 import os
 import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -28,14 +31,7 @@ PACKAGES = (
     "nvidia-cutlass-dsl",
     "transformers",
 )  # all code that is ever compared
-
-
-def has_gpu() -> bool:
-    """Tell whether kernels are compiled for a GPU here; where they are not, say so on standard error."""
-    if torch.cuda.is_available() and not INTERPRETED:
-        return True
-    print(NO_GPU, file=sys.stderr)
-    return False
+INTERRUPTED = 130  # the exit status of a command that Ctrl-C ended
 
 
 def origin(module: str, argv: Sequence[str]) -> dict:
@@ -70,6 +66,31 @@ def parser(module: str, doc: str) -> argparse.ArgumentParser:
     return made
 
 
+def need_gpu() -> None:
+    """End the command with status 2 and a sentence where no kernel is compiled for a GPU."""
+    if not torch.cuda.is_available() or INTERPRETED:
+        print(NO_GPU, file=sys.stderr)
+        raise SystemExit(2)
+
+
+def whole(text: str) -> int:
+    """Return a whole number of at least 1, for argparse."""
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text}")
+    return int(text)
+
+
+def pause(text: str) -> float:
+    """Return seconds, for argparse: 0 or more."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"expected 0 seconds or more, got {text}")
+    return seconds
+
+
 def destination(name: str) -> Path:
     """Return the path of a file that can be written, for argparse: a mistake is found before anything is measured."""
     path = Path(name)
@@ -80,6 +101,50 @@ def destination(name: str) -> Path:
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise argparse.ArgumentTypeError(f"{name} cannot be written: expected a file that can")
     return path
+
+
+def run(jobs: Iterable[tuple[object, Callable[[], object]]], report: dict, path: Path | None, seconds=math.inf) -> None:
+    """Run jobs, each of which adds its results to the report, and write the report after each.
+
+    Args:
+        jobs: a name and a function each.
+        report: "left_out" gets the reason why a job failed or did not begin, by its name; "seconds" is the time that
+            all jobs took; "interrupted" is True after Ctrl-C.
+        seconds: after which no job begins.
+    """
+    left_out, begun = report.setdefault("left_out", {}), time.monotonic()
+    try:
+        for name, job in jobs:
+            if time.monotonic() - begun > seconds:
+                left_out[str(name)] = f"not begun after {seconds:.0f} s"
+                continue
+            try:
+                job()
+            except Exception as failure:  # of whatever kind: the other jobs still run
+                left_out[str(name)] = reason(failure)
+            report["seconds"] = round(time.monotonic() - begun)
+            if path is not None:
+                with contextlib.suppress(OSError):  # ``conclude`` says so
+                    write(path, report)
+    except KeyboardInterrupt:
+        report["interrupted"] = True
+
+
+def reason(failure: Exception) -> str:
+    """Return the first line of an exception's message, or its kind if it has none."""
+    return (str(failure).strip() or type(failure).__name__).split("\n")[0]
+
+
+def conclude(report: dict, path: Path | None, *tables: str) -> int:
+    """Print the tables, and what was not timed, and keep the report. Return the exit status of the command."""
+    for table in tables:
+        print(table)
+    for what, why in report.get("left_out", {}).items():
+        print(f"not timed: {what}: {why}")
+    if report.get("interrupted"):
+        print(f"interrupted: {len(report['rows'])} rows were measured", file=sys.stderr)
+    kept = keep(path, report)
+    return INTERRUPTED if report.get("interrupted") else 0 if kept else 1
 
 
 def write(path: Path, report: dict) -> None:

@@ -27,7 +27,8 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from flashlab.bench import record
-from flashlab.bench.round_robin import TOLERANCE, whole
+from flashlab.bench.record import reason, whole
+from flashlab.bench.round_robin import TOLERANCE
 from flashlab.distributed import Team, attention, plan, shard
 from flashlab.distributed.wire import GroupError
 from flashlab.machine import costs, ranks
@@ -125,7 +126,7 @@ def guarded(function, *args):
     except GroupError:
         raise  # the others wait, or have ended
     except Exception as error:
-        return Failed((str(error).strip() or type(error).__name__).splitlines()[0])
+        return Failed(reason(error))
 
 
 def _group(P):
@@ -367,33 +368,19 @@ class Measurement:
         return {"sent_bytes": max(sent), "predicted_share": cost.efficiency}
 
 
-def measure(jobs, measurement: Measurement, report: dict, path, seconds: float) -> None:
-    """Measure cells until the time is up, print each, and write the report after each."""
-    report |= {"rows": [], "left_out": {}}
-    alone, end = {}, time.monotonic() + seconds
-    for cell in jobs:
-        if time.monotonic() > end:
-            report["left_out"][str(cell)] = f"{seconds:g} s were over"
-            continue
-        try:
-            row = measurement.row(cell)
-        except GroupError as error:
-            report["left_out"][str(cell)] = str(error).splitlines()[0]
-            print(f"not timed: {cell}: {str(error).splitlines()[0]}", flush=True)
-        else:
-            if cell.way == ONE:
-                alone[cell.tokens, cell.direction] = row["tflops"]
-            if (cell.tokens, cell.direction) in alone:
-                row["share"] = row["tflops"] / alone[cell.tokens, cell.direction]
-            report["rows"].append(row)
-            share = f", {row['share']:.1%} of one GPU" if "share" in row else ""
-            print(f"{cell}: {row['ms']:.2f} ms, {row['tflops']:.0f} TFLOP/s per GPU{share}", flush=True)
-        if path is not None:
-            record.write(path, report)
+def measure(cell: Cell, measurement: Measurement, report: dict) -> None:
+    """Measure a cell, print it, and add it to the report. Raises GroupError with the reason where that cannot be."""
+    row = measurement.row(cell)
+    report["rows"].append(row)
+    alone = {(it["tokens"], it["direction"]): it["tflops"] for it in report["rows"] if it["way"] == ONE}
+    if rate := alone.get((cell.tokens, cell.direction)):
+        row["share"] = row["tflops"] / rate
+    share = f", {row['share']:.1%} of one GPU" if "share" in row else ""
+    print(f"{cell}: {row['ms']:.2f} ms, {row['tflops']:.0f} TFLOP/s per GPU{share}", flush=True)
 
 
 def main(argv: list[str]) -> int:
-    """Run the command line. Return the exit status: 0; 1 if the file could not be written; 2 without two GPUs."""
+    """Run the command line. Return its exit status, as ``record.conclude``; 2 without two GPUs."""
     parser = record.parser("flashlab.bench.ring", __doc__)
     parser.add_argument("--groups", nargs="+", type=whole, help="numbers of GPUs, ascending (default: 1, 2, 4, …)")
     parser.add_argument("--tokens", nargs="+", type=whole, help="tokens per GPU, the most important first")
@@ -403,27 +390,28 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="sizes for a CPU")
     options = parser.parse_args(argv)
-    if options.device == "cuda" and not record.has_gpu():
-        return 2
-    there = torch.cuda.device_count() if options.device == "cuda" else 4
+    on_gpu = options.device == "cuda"
+    if on_gpu:
+        record.need_gpu()
+    there = torch.cuda.device_count() if on_gpu else 4
     groups = options.groups or powers(there)
-    if options.device == "cuda" and not 1 < max(groups) <= there:
+    if on_gpu and not 1 < max(groups) <= there:
         print(f"expected groups of 2 to {there} GPUs, the GPUs here, got {max(groups)}", file=sys.stderr)
         return 2
     os.environ["NCCL_NVLS_ENABLE"] = "0"  # NVLink multicast stays off
     shape = Shape(H=4, Hk=4, d=16, dtype=torch.float32) if options.tiny else Shape()
     sizes = options.tokens or ([32] if options.tiny else [32768, 8192, 131072])
-    on_gpu = options.device == "cuda"
     report = record.origin("flashlab.bench.ring", argv) if on_gpu else {"device": "CPU, gloo"}
     report |= {"nccl": ".".join(map(str, torch.cuda.nccl.version()))} if on_gpu else {}
-    report |= {"H": shape.H, "Hk": shape.Hk, "d": shape.d, "dtype": str(shape.dtype)}
+    report |= {"H": shape.H, "Hk": shape.Hk, "d": shape.d, "dtype": str(shape.dtype), "rows": []}
     measurement = Measurement(max(groups), options.device, shape, options.rounds, options.limit)
+    jobs = ((cell, functools.partial(measure, cell, measurement, report)) for cell in cells(sizes, groups))
     try:
-        measure(cells(sizes, groups), measurement, report, options.json, options.seconds)
+        record.run(jobs, report, options.json, options.seconds)
     finally:
         if measurement.team is not None:
             measurement.team.close()
-    return 0 if record.keep(options.json, report) else 1
+    return record.conclude(report, options.json)
 
 
 if __name__ == "__main__":

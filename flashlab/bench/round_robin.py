@@ -7,7 +7,7 @@ cache. An implementation whose results differ from those of the first is not tim
 """
 
 import argparse
-import contextlib
+import functools
 import itertools
 import math
 import statistics
@@ -24,7 +24,6 @@ from flashlab.bench.competitors import NAMES, USUAL, Attention, implementation
 from flashlab.machine import costs, timing
 
 TOLERANCE = 0.02  # relative difference between the results of two implementations: a few roundings of bfloat16
-INTERRUPTED = 130  # the exit status of a command that Ctrl-C ended
 
 
 class Cell(NamedTuple):
@@ -102,7 +101,7 @@ def measure(
             results = run()
             _synchronize(device)
         except Exception as failure:  # of whatever kind a competitor raises: the others are still timed
-            left_out[name] = reason(failure)
+            left_out[name] = record.reason(failure)
             continue
         first_s[name] = time.perf_counter() - start
         if standard is None and all(x.isfinite().all() for x in results):
@@ -122,7 +121,7 @@ def measure(
         try:
             rounds_ms[name].append(timer(runs[name]))
         except Exception as failure:
-            left_out[name] = reason(failure)
+            left_out[name] = record.reason(failure)
     tell(turns, turns, f"{cell}: done")
     rows = [_row(cell, name, rounds_ms[name], first_s[name]) for name in runs if name not in left_out]
     return Measured(rows, {f"{cell}: {name}": why for name, why in left_out.items()})
@@ -160,11 +159,6 @@ def _row(cell, name, rounds_ms, first_s):
     return place | {"ms": ms, "tflops": cell.flops / ms / 1e9, "rounds_ms": rounds_ms, "first_s": first_s}
 
 
-def reason(failure: Exception) -> str:
-    """Return the first line of an exception's message, or its kind if it has none."""
-    return (str(failure).strip() or type(failure).__name__).split("\n")[0]
-
-
 def _synchronize(device):
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize()
@@ -188,37 +182,25 @@ def collect(jobs: Iterable[tuple[Cell, Mapping[str, Attention]]], report: dict, 
 
     Args:
         jobs: cells, each with its competitors. options: as for ``measure``.
-        report: the origin of the measurement; "rows", "left_out", "launch_us" and, after Ctrl-C, "interrupted" are
-            added to it.
+        report: the origin of the measurement. It gets "rows" and "launch_us", and what ``record.run`` adds.
         path: the file of the report, written anew after each cell; none if None.
     """
     jobs = list(jobs)
     everyone = {name: function for _, functions in jobs for name, function in functions.items()}
-    report |= {"rows": [], "launch_us": {}, "left_out": {}}
-    try:
-        for done, (cell, functions) in enumerate(jobs):
-            tell = _progress(done, len(jobs))
-            rows, left_out = measure(cell, functions, tell=tell, **options)
-            report["rows"] += rows
-            report["left_out"] |= left_out
-            if path is not None:
-                with contextlib.suppress(OSError):  # ``keep`` tells of it
-                    record.write(path, report)
-        report["launch_us"] = calls.overhead(everyone)
-    except KeyboardInterrupt:
-        report["interrupted"] = True
-    print(", ".join(f"{key} {report[key]}" for key in ("device", "driver", "date")))
-    print(table(report["rows"]))
-    if report["launch_us"]:
-        print(calls.table(report["launch_us"]))
-    for what, why in report["left_out"].items():
-        print(f"not timed: {what}: {why}")
+    report |= {"rows": [], "launch_us": {}}
+
+    def add(done, cell, functions):
+        rows, left_out = measure(cell, functions, tell=_progress(done, len(jobs)), **options)
+        report["rows"] += rows
+        report["left_out"] |= left_out
+
+    some = [(job[0], functools.partial(add, done, *job)) for done, job in enumerate(jobs)]
+    record.run([*some, ("calls", lambda: report.update(launch_us=calls.overhead(everyone)))], report, path)
     if missing := everyone.keys() - {row.get("impl") for row in report["rows"]}:
         print(f"not timed in any cell: {', '.join(sorted(missing))}", file=sys.stderr)
-    if report.get("interrupted"):
-        print(f"interrupted: {len(report['rows'])} rows were measured", file=sys.stderr)
-    kept = record.keep(path, report)
-    return INTERRUPTED if report.get("interrupted") else 0 if kept else 1
+    origin = ", ".join(f"{key} {report[key]}" for key in ("device", "driver", "date"))
+    of_calls = [calls.table(report["launch_us"])] if report["launch_us"] else []
+    return record.conclude(report, path, origin, table(report["rows"]), *of_calls)
 
 
 def _progress(done, cells):
@@ -233,38 +215,19 @@ def _progress(done, cells):
     return tell
 
 
-def whole(text: str) -> int:
-    """Return a whole number of at least 1, for argparse."""
-    if not text.strip().isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text}")
-    return int(text)
-
-
-def pause(text: str) -> float:
-    """Return seconds, for argparse: 0 or more."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"expected 0 seconds or more, got {text}")
-    return seconds
-
-
 def arguments(argv: list[str]) -> argparse.Namespace:
     """Read the command line. Exits with status 2 and a sentence if it is wrong, with 0 for ``--help``."""
-    parser = argparse.ArgumentParser("python -m flashlab.bench", description=__doc__.split("\n\n")[0])
+    parser = record.parser("flashlab.bench", __doc__)
     parser.add_argument("--passes", nargs="+", choices=("forward", "backward"), default=["forward", "backward"])
     parser.add_argument("--impls", nargs="+", choices=NAMES, default=USUAL)
-    parser.add_argument("--d", nargs="+", type=whole, default=[64, 128], help="head dimensions")
-    parser.add_argument("--N", nargs="+", type=whole, default=[1024, 4096, 16384], help="sequence lengths")
+    parser.add_argument("--d", nargs="+", type=record.whole, default=[64, 128], help="head dimensions")
+    parser.add_argument("--N", nargs="+", type=record.whole, default=[1024, 4096, 16384], help="sequence lengths")
     parser.add_argument("--masks", nargs="+", choices=("full", "causal"), default=["full", "causal"])
-    parser.add_argument("--tokens", type=whole, default=16384, help="sequences times their length")
-    parser.add_argument("--width", type=whole, default=2048, help="heads times their dimension")
+    parser.add_argument("--tokens", type=record.whole, default=16384, help="sequences times their length")
+    parser.add_argument("--width", type=record.whole, default=2048, help="heads times their dimension")
     parser.add_argument("--dtype", choices=("bfloat16", "float16"), default="bfloat16")
-    parser.add_argument("--rounds", type=whole, default=3)
-    parser.add_argument("--gap", type=pause, default=0.3, help="idle seconds before each turn")
-    parser.add_argument("--json", type=record.destination, help="file for the results and their origin")
+    parser.add_argument("--rounds", type=record.whole, default=3)
+    parser.add_argument("--gap", type=record.pause, default=0.3, help="idle seconds before each turn")
     options = parser.parse_args(argv)
     if options.width < max(options.d):
         parser.error(f"--width {options.width} is less than one head of {max(options.d)} columns")
@@ -272,13 +235,9 @@ def arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def main(argv: list[str]) -> int:
-    """Run the command line: measure, print the table, store JSON.
-
-    Returns the exit status: 0; 1 if the file could not be written; 2 without a GPU; 130 after Ctrl-C.
-    """
+    """Run the command line. Return its exit status, as ``record.conclude``."""
     options = arguments(argv)
-    if not record.has_gpu():
-        return 2
+    record.need_gpu()
     functions = {name: implementation(name) for name in options.impls}
     grid = itertools.product(options.passes, options.d, (mask == "causal" for mask in options.masks), options.N)
     jobs = [(Cell(*place, options.tokens, options.width), functions) for place in grid]

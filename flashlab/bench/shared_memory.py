@@ -41,15 +41,12 @@ def ask(Br: int, Bc: int, d: int, stages: int, warps: int, N: int = 2048) -> dic
 
 
 def main(argv: list[str]) -> int:
-    """Run the command line. Returns 0; 1 if the file could not be written; 2 without a GPU."""
-    parser = record.parser(MODULE, __doc__)
-    options = parser.parse_args(argv)
-    if not record.has_gpu():
-        return 2
+    """Run the command line. Return its exit status, as ``record.conclude``."""
+    options = record.parser(MODULE, __doc__).parse_args(argv)
+    record.need_gpu()
     report = {"about": record.origin(MODULE, argv) | {"kernel": "attention_one_head, float16, N = 2048"}}
     report |= {"launches": [ask(*shape) for shape in SHAPES]}
-    print(json.dumps(report, indent=1))
-    return 0 if record.keep(options.json, report) else 1
+    return record.conclude(report, options.json, json.dumps(report, indent=1))
 
 
 if __name__ == "__main__":

@@ -82,15 +82,12 @@ def _events(run):
 
 
 def main(argv: list[str]) -> int:
-    """Run the command line. Returns 0; 1 if the file could not be written; 2 without a GPU."""
-    parser = record.parser(MODULE, __doc__)
-    options = parser.parse_args(argv)
-    if not record.has_gpu():
-        return 2
+    """Run the command line. Return its exit status, as ``record.conclude``."""
+    options = record.parser(MODULE, __doc__).parse_args(argv)
+    record.need_gpu()
     report = record.origin(MODULE, argv) | {"sweep": "bfloat16, B = 4, H = 32, N = 4096, d = 64, no mask"}
     report |= {"clocks_us": clocks(), "rows": sweep()}
-    print(json.dumps(report, indent=1))
-    return 0 if record.keep(options.json, report) else 1
+    return record.conclude(report, options.json, json.dumps(report, indent=1))
 
 
 if __name__ == "__main__":

@@ -71,12 +71,11 @@ def predicted(Br: int, Bc: int, H: int = H, N: int = N, d: int = d) -> dict:
 
 
 def main(argv: list[str]) -> int:
-    """Run the command line. Returns 0; 1 if ncu counts nothing or the file is missing; 2 without a GPU."""
+    """Run the command line. Return its exit status, as ``record.conclude``; 1 if ncu counts nothing, too."""
     parser = record.parser(MODULE, __doc__)
     parser.add_argument("--once", choices=WAYS, help=argparse.SUPPRESS)  # for ncu to watch
     options = parser.parse_args(argv)
-    if not record.has_gpu():
-        return 2
+    record.need_gpu()
     if options.once:
         once(options.once)
         return 0
@@ -89,8 +88,7 @@ def main(argv: list[str]) -> int:
     shape = {"H": H, "N": N, "d": d, "dtype": "bfloat16", "causal": False, "Br": c.Br, "Bc": c.Bc}
     report = record.origin(MODULE, argv) | {"configuration": shape, "predicted": predicted(c.Br, c.Bc)}
     report |= {"measured": counted}
-    print(json.dumps(report, indent=1))
-    return 0 if record.keep(options.json, report) else 1
+    return record.conclude(report, options.json, json.dumps(report, indent=1))
 
 
 if __name__ == "__main__":

@@ -35,8 +35,3 @@ def test_who_cannot_compute_a_call_is_left_out(monkeypatch):
     monkeypatch.setattr(choice.timing, "gpu_timer", lambda run, ms: 1.0)
     row = choice.row(choice.Place("widths", "forward", 192, False, 2, 1000, 16))
     assert "hopper" not in row and row["portable"] == row["flash"] == 1000 and (row["H"], row["Hk"]) == (16, 8)
-
-
-def test_without_a_gpu_nothing_is_measured(monkeypatch, capsys):
-    monkeypatch.setattr(choice.record.torch.cuda, "is_available", lambda: False)
-    assert choice.main([]) == 2 and "nothing is measured" in capsys.readouterr().err

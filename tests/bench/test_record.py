@@ -100,6 +100,35 @@ def test_a_report_that_cannot_be_written_is_printed(tmp_path, capsys):
     assert json.loads(captured.out) == {"rows": [2]} and "could not be written: Is a directory" in captured.err
 
 
+def test_jobs_run_until_the_time_is_up_and_no_failure_ends_them(tmp_path):
+    report, path, times = {"rows": []}, tmp_path / "a.json", iter([0, 1, 1, 2, 2, 9])  # s: two for each job that runs
+    seen = []
+
+    def add():
+        report["rows"].append(1)
+        seen.append(json.loads(path.read_text()) if path.exists() else None)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record.time, "monotonic", lambda: next(times))
+        record.run([("a", add), ("b", lambda: 1 / 0), ("c", add)], report, path, 5)
+    assert report == {"rows": [1], "left_out": {"b": "division by zero", "c": "not begun after 5 s"}, "seconds": 2}
+    record.run([("d", add)], report, path)
+    assert seen == [None, {"rows": [1], "left_out": {"b": "division by zero"}, "seconds": 2}]
+    assert json.loads(path.read_text()) == report and report["rows"] == [1, 1]
+
+
+def test_ctrl_c_ends_the_jobs_and_keeps_the_report(tmp_path, capsys):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    report = {"rows": [1]}
+    record.run([("a", interrupted), ("b", lambda: report["rows"].append(2))], report, None)
+    assert record.conclude(report, tmp_path / "a.json", "a table") == 130
+    assert json.loads((tmp_path / "a.json").read_text()) == report == {"rows": [1], "left_out": {}, "interrupted": True}
+    captured = capsys.readouterr()
+    assert captured.out == "a table\n" and "interrupted: 1 rows were measured" in captured.err
+
+
 def test_the_readme_of_the_data_names_commands_that_exist():
     text = (data.DATA / "README.md").read_text(encoding="utf-8")
     assert set(re.findall(r"python -m (flashlab.bench[\w.]*)", text)) == set(COMMANDS) - {"flashlab.bench.round_robin"}

@@ -264,7 +264,7 @@ def test_a_wrong_command_line_is_refused_before_anything_is_measured(wish, said,
 @pytest.fixture
 def gpu(monkeypatch):
     """A machine that passes for one with a GPU; what is measured there are ``right`` and ``same`` on the CPU."""
-    monkeypatch.setattr(record, "has_gpu", lambda: True)
+    monkeypatch.setattr(record, "need_gpu", lambda: None)
     monkeypatch.setattr(record, "origin", lambda module, argv: dict(ORIGIN))
     monkeypatch.setattr(round_robin, "implementation", lambda name: {"cudnn": right, "flashlab": same}[name])
     monkeypatch.setattr(round_robin.calls, "overhead", lambda functions: dict.fromkeys(functions, {"forward": 12.5}))
@@ -307,7 +307,7 @@ def test_ctrl_c_keeps_what_was_measured(gpu, capsys, tmp_path):
 def test_the_file_has_each_cell_as_soon_as_it_is_measured(gpu, monkeypatch, tmp_path):
     file = tmp_path / "times.json"
     gpu.breaks_at, gpu.error = 9, SystemError("the process is killed")  # which nothing keeps
-    monkeypatch.setattr(round_robin, "reason", lambda failure: (_ for _ in ()).throw(failure))
+    monkeypatch.setattr(record, "reason", lambda failure: (_ for _ in ()).throw(failure))
     with pytest.raises(SystemError):
         run("--json", str(file))
     assert [row["N"] for row in json.loads(file.read_text())["rows"]] == [32, 32]
