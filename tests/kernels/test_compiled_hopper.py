@@ -38,7 +38,10 @@ SPILLS_BACKWARD = {  # kind, for heads of 128 columns
     "soft cap in documents": (120, 15),
     "group in parts": (80, 10),
 }
-SPILLS_TWO_PASSES = {("query_gradients", "documents"): (112, 24)}  # kernel, kind; for heads of 256 columns
+SPILLS_TWO_PASSES = {  # kernel, kind; for heads of 256 columns
+    ("query_gradients", "causal"): (16, 1),
+    ("query_gradients", "documents"): (112, 24),
+}
 LATE = "causal", "sink", "soft cap", "ALiBi", "group in parts"  # the causal kinds, whose second consumers begin late
 
 
