@@ -39,12 +39,12 @@ def room(B: int, d: int, dtype: str, registers: bool) -> tuple[dict[str, int], d
 def _trace(name, d, dtype, registers):
     card = CARDS[name]
     limits = {"shared": card.per_sm.block_bytes, "registers": card.per_sm.register_bytes}
-    known = getattr(card, dtype) is not None
+    has_rate = getattr(card, dtype) is not None
     sizes = []
     for B in SIZES:
         shared, kept = room(B, d, dtype, registers)
         total, held = sum(shared.values()), sum(kept.values())
-        clocks = block_size.clocks(card, N, d, B, dtype) if known else None
+        clocks = block_size.clocks(card, N, d, B, dtype) if has_rate else None
         times = {
             "ratio": clocks and clocks.bytes / clocks.arithmetic,
             "shared": total / limits["shared"],
@@ -70,7 +70,7 @@ def _trace(name, d, dtype, registers):
         "limits": limits,
         "sizes": sizes,
         "fits": max((size["B"] for size in sizes if not size["refused"]), default=0),
-        "enough": min((size["B"] for size in sizes if known and size["times"]["ratio"] <= 1), default=0),
+        "enough": min((size["B"] for size in sizes if has_rate and size["times"]["ratio"] <= 1), default=0),
     }
 
 
@@ -93,10 +93,10 @@ def trace(state: State) -> dict:
 
 def describe(state: State) -> Caption:
     """Say what the tiles take, whether that runs, and which of bytes and arithmetic decides."""
-    told = trace(state)
-    size = told["sizes"][state.step]
+    numbers = trace(state)
+    size = numbers["sizes"][state.step]
     words = f"[{size['B']} × {size['B']}](step) on {_article(state.card)}, [d = {state.d}](d): "
-    words += size["refused"] or f"{size['takes']['shared']} of {told['limits']['shared'] // KiB} KiB, it fits."
+    words += size["refused"] or f"{size['takes']['shared']} of {numbers['limits']['shared'] // KiB} KiB, it fits."
     ratio = size["times"]["ratio"]
     slow = f"bytes take {digits(ratio, 3)} × arithmetic" if ratio else f"no {state.dtype} rate documented"
     return Caption(f"{words} K and V are read {size['reads']} times: {slow}.")

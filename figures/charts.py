@@ -84,20 +84,20 @@ def _drawing(canvas, marks):
 
 def bars(values: dict, *, unit: str = "", title: str = "", colors: Any = style.FLASH, width: float = 7.0) -> Chart:
     """Draw horizontal bars with their values written on them. ``values``: number by name."""
-    said = [f"{style.number(value)} {unit}".strip() for value in values.values()]
+    labels = [f"{style.number(value)} {unit}".strip() for value in values.values()]
     left = max(2.1, 0.3 + 0.075 * max(map(len, values)))  # inches: room for the longest name
-    ax = _axes(width, 0.34 * len(values), left=left, right=0.3 + 0.1 * max(map(len, said)), title=title)
+    ax = _axes(width, 0.34 * len(values), left=left, right=0.3 + 0.1 * max(map(len, labels)), title=title)
     drawn = ax.barh(list(values), list(values.values()), color=colors, height=0.62)
-    ax.bar_label(drawn, [f" {words}" for words in said], fontsize=10, color=style.INK)
+    ax.bar_label(drawn, [f" {words}" for words in labels], fontsize=10, color=style.INK)
     ax.tick_params(left=False, labelleft=True, labelsize=10)
     ax.invert_yaxis()
     inside = [(2, 0), (width * style.DPI - 2, 0)]  # pixels: all of the row answers, its name and its number, too
     across = ax.transData.inverted().transform(inside)[:, 0]
     marks = [
         Mark(ax, across, (row - 0.5, row + 0.5), name, [words])
-        for row, (name, words) in enumerate(zip(values, said, strict=True))
+        for row, (name, words) in enumerate(zip(values, labels, strict=True))
     ]
-    return Chart(ax.figure, _words(title, map(" ".join, zip(values, said, strict=True))), marks)
+    return Chart(ax.figure, _words(title, map(" ".join, zip(values, labels, strict=True))), marks)
 
 
 class _Plain(LogFormatter):
@@ -140,8 +140,8 @@ def lines(
     ax.set_ylabel(ylabel, color=style.INK)
     _keep_apart(ax, ends.values())
     say = style.number if decimals is None else lambda value: f"{value:.{decimals}f}"
-    said = (f"{name} from {say(y[0])} to {say(y[-1])}" for name, y in series.items())
-    return Chart(ax.figure, _words(title, said), list(_columns(ax, x, series, xlabel, say)))
+    sentences = (f"{name} from {say(y[0])} to {say(y[-1])}" for name, y in series.items())
+    return Chart(ax.figure, _words(title, sentences), list(_columns(ax, x, series, xlabel, say)))
 
 
 def _columns(ax, x, series, xlabel, say):
@@ -166,13 +166,15 @@ def weights(P: np.ndarray, rows: Sequence, columns: Sequence, *, title: str = ""
     ax.set_xticks(range(len(columns)), columns, rotation=60, ha="left", rotation_mode="anchor", fontsize=9)
     ax.set_yticks(range(len(rows)), rows, fontsize=9)
     ax.tick_params(top=False, labeltop=True, left=False, labelleft=True)
-    said = (f"{row} looks most at {columns[j]} ({p[j]:.2f})" for row, p, j in zip(rows, P, P.argmax(1), strict=True))
+    sentences = (
+        f"{row} looks most at {columns[j]} ({p[j]:.2f})" for row, p, j in zip(rows, P, P.argmax(1), strict=True)
+    )
     marks = [
         Mark(ax, (j - 0.5, j + 0.5), (i - 0.5, i + 0.5), f"{row} → {column}", [f"{P[i, j]:.2f}"], _share(P[i, j]))
         for i, row in enumerate(rows)
         for j, column in enumerate(columns)
     ]
-    return Chart(ax.figure, _words(title, said), marks)
+    return Chart(ax.figure, _words(title, sentences), marks)
 
 
 def _share(weight):
@@ -191,7 +193,7 @@ def dots(panels: dict, *, title: str = "", marks: Any = None, log: Any = (), wid
     figure, inside = whole.figure, whole.get_position()
     whole.remove()
     step = inside.width / len(panels)
-    said, marked = [], []
+    sentences, answers = [], []
     for at, (panel, values) in enumerate(panels.items()):
         ax = figure.add_axes((inside.x0 + at * step, inside.y0, 0.88 * step, inside.height))
         style.quiet(ax, x=True, y=False).set_title(panel, loc="left", fontsize=10, color=style.INK)
@@ -210,12 +212,12 @@ def dots(panels: dict, *, title: str = "", marks: Any = None, log: Any = (), wid
         ax.hlines(names, *ax.get_xlim(), color=style.PALE, lw=0.8, zorder=0)
         ax.set_xlim(ax.get_xlim())
         ax.tick_params(left=False, labelleft=at == 0, labelsize=9)
-        marked += [
+        answers += [
             Mark(ax, ax.get_xlim(), (at - 0.5, at + 0.5), f"{name}: {panel}", [_span(dot)])
             for at, (name, dot) in enumerate(rows.items())
         ]
-        said.append(f"{panel}, " + ", ".join(f"{row} {_span(dot)}" for row, dot in rows.items()))
-    return Chart(figure, _words(title, said), marked)
+        sentences.append(f"{panel}, " + ", ".join(f"{row} {_span(dot)}" for row, dot in rows.items()))
+    return Chart(figure, _words(title, sentences), answers)
 
 
 def _axes(width, height, *, left, right, top=0.05, bottom=0.05, title=""):

@@ -77,11 +77,11 @@ def trace(state: State) -> dict:
 
 def describe(state: State) -> str:
     """Say how the two compare at this length, and what linear attention waits for."""
-    told = trace(state)
+    numbers = trace(state)
     flops, nbytes, kept, times = (
-        style.digits(it["softmax"][state.step] / it["linear"][state.step], 3) for it in told["measures"]
+        style.digits(it["softmax"][state.step] / it["linear"][state.step], 3) for it in numbers["measures"]
     )
-    waits = "bytes" if told["intensity"][state.step] < told["ridge"] else "arithmetic"
+    waits = "bytes" if numbers["intensity"][state.step] < numbers["ridge"] else "arithmetic"
     return (
         f"N = {LENGTHS[state.step]:,}, d = {state.d}, C = {state.C}, {state.dtype}. Softmax over linear: FLOPs "
         f"× {flops}, bytes × {nbytes}, kept × {kept}, least time × {times}. Linear waits for {waits}."

@@ -44,7 +44,7 @@ def _lse(S):
 
 @cache
 def _trace(B, Hk, N, wrong):
-    chosen = decoding.splits(B * Hk, N, slots=CARD.sms)
+    rule = decoding.splits(B * Hk, N, slots=CARD.sms)
     parts = []
     for S in PARTS:
         plan = decoding.plan(CARD, B, Hk, N, S, g=GROUP, d=D)
@@ -68,7 +68,7 @@ def _trace(B, Hk, N, wrong):
             }
         )
     code = line(decoding.weights, "np.exp(lse_s - lse)")
-    return {"sms": CARD.sms, "N": N, "B": B, "Hk": Hk, "chosen": chosen, "wrong": wrong, "parts": parts, "code": code}
+    return {"sms": CARD.sms, "N": N, "B": B, "Hk": Hk, "chosen": rule, "wrong": wrong, "parts": parts, "code": code}
 
 
 def trace(state: State) -> dict:
@@ -83,8 +83,8 @@ def trace(state: State) -> dict:
 
 def describe(state: State) -> Caption:
     """Say how many programs run in how many waves, the time, and what the largest part weighs."""
-    told = trace(state)
-    part = told["parts"][state.step]
+    numbers = trace(state)
+    part = numbers["parts"][state.step]
     weight, us = f"{100 * np.max(part['weights']):.3g}%", f"{float(digits(part['us'], 3)):,g}"
     return Caption(
         f"[{times(state.B, 'text')}](B) of [{state.N:,} keys](N) in [{times(part['S'], 'part')}](step): "

@@ -121,12 +121,12 @@ def trace(state: State) -> dict:
 
 def describe(state: State) -> str:
     """Say how many weights vanished, and what each part costs the output."""
-    told = trace(state)
-    now = told["steps"][state.step]
+    numbers = trace(state)
+    now, N = numbers["steps"][state.step], numbers["N"]
     errors = now["errors"]
     parts = ", ".join(f"{name} {_percent(errors[name])}" for name in ("Q, K", "V", "weights"))
     return (
-        f"Largest weight {now['largest']:.0f}: {now['zeros']} of {told['N']} weights of “{told['token']}” become 0, "
+        f"Largest weight {now['largest']:.0f}: {now['zeros']} of {N} weights of “{numbers['token']}” become 0, "
         f"{_percent(now['vanished'])} of their sum; its output errs by {_percent(now['row'])}. "
         f"All rows, all in 8 bits: {_percent(errors['all'])}; each part alone: {parts}."
     )

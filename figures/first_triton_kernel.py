@@ -140,16 +140,16 @@ def count(state: State) -> int:
 
 def describe(state: State) -> str:
     """Say which program does what, and how much of its block is masked."""
-    told = trace(state)
+    numbers = trace(state)
     if state.step == 0:
-        return f"{state.kernel}: {times(told['programs'], 'program')} of one kernel, and none has begun."
-    now = told["accesses"][state.step - 1]
-    (first, end), width = now["columns"], told["width"]
+        return f"{state.kernel}: {times(numbers['programs'], 'program')} of one kernel, and none has begun."
+    now = numbers["accesses"][state.step - 1]
+    (first, end), width = now["columns"], numbers["width"]
     verb = "loads from" if now["kind"] == "load" else "stores to"
     inside = end - first
     masked = f"{width - inside} of {width} masked" if inside < width else f"all {width} inside"
     return (
-        f"Program {now['program']} (of {told['programs']}) {verb} {now['tensor']}, columns {first} to "
+        f"Program {now['program']} (of {numbers['programs']}) {verb} {now['tensor']}, columns {first} to "
         f"{first + width - 1}, {masked}. Loaded so far: {now['loaded']} B; stored: {now['stored']} B."
     )
 

@@ -98,16 +98,16 @@ def _tokens(N):
 
 def describe(state: State) -> Caption:
     """Say what each way needs at this length, where it runs out, and how long it takes at least."""
-    told = trace(state)
-    words = [_way(name, way, told, state.step) for name, way in told["ways"].items()]
+    numbers = trace(state)
+    words = [_way(name, way, numbers, state.step) for name, way in numbers["ways"].items()]
     kind = "training step" if state.training else "forward pass"
     return Caption(f"A {kind} of [{LENGTHS[state.step]:,} tokens](step). {'. '.join(words)}.")
 
 
-def _way(name, way, told, step):
+def _way(name, way, numbers, step):
     need = way["needs"][step]["total"]
-    fits = "" if need <= told["room"] else ", too much"
-    time = f"takes at least {way['lasts'][step]}" if way["lasts"] else f"no {told['dtype']} rate is known"
+    fits = "" if need <= numbers["room"] else ", too much"
+    time = f"takes at least {way['lasts'][step]}" if way["lasts"] else f"no {numbers['dtype']} rate is known"
     return f"{name.capitalize()}: {style.amount(need)}{fits}, runs out at {_tokens(way['longest'])}, {time}"
 
 

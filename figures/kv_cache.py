@@ -74,8 +74,8 @@ def trace(state: State) -> dict:
 
 def describe(state: State) -> str:
     """Say what just happened, how many pages are held, and what is wasted with and without pages."""
-    told = trace(state)
-    now = told["steps"][state.step]
+    numbers = trace(state)
+    now = numbers["steps"][state.step]
     copied = "".join(
         f" Page {source} is copied to {to} first, with {times(now['copied'], 'token')}." for source, to in now["copies"]
     )

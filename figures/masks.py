@@ -91,15 +91,15 @@ def trace(state: State) -> dict:
 
 def describe(state: State) -> str:
     """Say how many pairs are visible, how many tiles that takes, and what has been moved."""
-    told = trace(state)
-    done = told["tiles"][: state.step]
-    moved = done[-1]["moved"] if 0 < state.step < len(told["tiles"]) else told["moved"] if done else 0
-    share = told["pairs"] / told["computed"] if told["tiles"] else 0
-    visits = len(told["tiles"])
+    numbers = trace(state)
+    done = numbers["tiles"][: state.step]
+    moved = done[-1]["moved"] if 0 < state.step < len(numbers["tiles"]) else numbers["moved"] if done else 0
+    share = numbers["pairs"] / numbers["computed"] if numbers["tiles"] else 0
+    visits = len(numbers["tiles"])
     return (
-        f"{told['pairs']:,} of {state.Nq * NK:,} pairs are visible. The loop visits {visits} tiles, of which "
-        f"{told['cut']} are cut, and skips {told['skipped']}. Useful share: {share:.3f}. "
-        f"After tile {state.step}: {style.amount(moved)} of {style.amount(told['moved'])}."
+        f"{numbers['pairs']:,} of {state.Nq * NK:,} pairs are visible. The loop visits {visits} tiles, of which "
+        f"{numbers['cut']} are cut, and skips {numbers['skipped']}. Useful share: {share:.3f}. "
+        f"After tile {state.step}: {style.amount(moved)} of {style.amount(numbers['moved'])}."
     )
 
 

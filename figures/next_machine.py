@@ -161,13 +161,13 @@ def _verb(event, first):
 
 def describe(state: State) -> str:
     """Say what begins or ends at this moment, what a block takes, and which share would be best."""
-    now, whole, chosen = times(state)[state.step], run(state), counted(state)[SHARES.index(state.share)]
+    now, whole, block = times(state)[state.step], run(state), counted(state)[SHARES.index(state.share)]
     here = [e for e in whole.events if e.unit in ROWS and now in e[:2]]
     happened = [f"{words(e)} {_verb(e, e.start == now)}" for e in here][:1]
     happened = happened or ["copies come" if now == 0 else "the last copy of O ends"]
-    products, exponentials, others = chosen["units"]
+    products, exponentials, others = block["units"]
     return (
-        f"Cycle {now:,} of {whole.cycles:,}: {happened[0]}. A block takes {chosen['cycles']:,} cycles: "
+        f"Cycle {now:,} of {whole.cycles:,}: {happened[0]}. A block takes {block['cycles']:,} cycles: "
         f"{products:,} of products, {exponentials:,} of exponentials, {others:,} of all else. "
         f"The best share here is {best(state)}."
     )

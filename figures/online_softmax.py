@@ -68,11 +68,11 @@ def _trace(source, n, block, lift):
     limits = min(0, seen.min(), scores.max() + LIFTS[0]), max(0, scores.max() + LIFTS[-1])
     scores = scores + lift * (np.arange(len(scores)) == largest)  # [n]
     unit = np.eye(len(scores), dtype=np.float32)  # [n, n]   as values: the output is then the row of weights itself
-    told = np.concatenate([values, unit], 1)  # [n, 1 + n]
-    state = online_softmax.identity(1, told.shape[1])
+    columns = np.concatenate([values, unit], 1)  # [n, 1 + n]
+    state = online_softmax.identity(1, columns.shape[1])
     steps = [_step(0, 0, state, 1.0)]
     for part in tiles(len(scores), block):
-        before, state = state, online_softmax.update(state, scores[None, part], told[part])
+        before, state = state, online_softmax.update(state, scores[None, part], columns[part])
         alpha = np.exp(before.m - np.where(state.m == -np.inf, 0, state.m))  # [1]
         added = state.l - alpha * before.l, state.O[:, 0] - alpha * before.O[:, 0]  # [1], [1]
         steps.append({**_step(part.start, part.stop, state, alpha[0]), "added": _plain([part[0] for part in added])})
@@ -115,11 +115,11 @@ def count(state: State) -> int:
 
 def describe(state: State) -> str:
     """Say what came, what happened to the past, and what is kept."""
-    told, n = trace(state), _number
-    steps = told["steps"]
+    numbers, n = trace(state), _number
+    steps = numbers["steps"]
     if state.step == len(steps):
         words = f"All {steps[-1]['new'][1]} scores have come. Divide once, by ℓ = {n(steps[-1]['l'])}: "
-        return f"{words}the bars are the softmax, the output is {n(told['output'])}."
+        return f"{words}the bars are the softmax, the output is {n(numbers['output'])}."
     now, before = steps[state.step], steps[max(state.step - 1, 0)]
     if state.step == 0:
         return "No score has come: m = −∞, ℓ = 0, O = 0."

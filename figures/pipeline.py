@@ -114,16 +114,16 @@ def _trace(stages, consumers, overlap):
         "boxes": boxes,
         "waits": waits,
         "links": [one for one in links if one],
-        "steps": [_told(state, workers) for state in every],
+        "steps": [_step(state, workers) for state in every],
     }
 
 
 def trace(state: State) -> dict:
-    """Return the boxes of every unit, the waits, who ended each of them, and what is told at every moment."""
+    """Return the boxes of every unit, the waits, who ended each of them, and what the picture says at every moment."""
     return _trace(state.stages, state.consumers, state.overlap)
 
 
-def _told(state, workers):
+def _step(state, workers):
     bits = phases(state)
     return {
         "doing": {unit: _doing(unit, state) for unit in ("copy engine", "tensor core", *workers)},
@@ -320,9 +320,9 @@ def describe(state: State) -> str:
     """Say what happens at this moment, how busy the tensor core is, and what that comes to."""
     whole = run(state)
     happened, each = list(_happened(state)), whole.cycles / whole.blocks
-    said = [words for n, words in enumerate(happened) if len(" ".join(happened[: n + 1]).split()) <= 16] or happened[:1]
+    parts = [part for n, part in enumerate(happened) if len(" ".join(happened[: n + 1]).split()) <= 16] or happened[:1]
     return (
-        f"Cycle {moment(state):,} of {whole.cycles:,}: {', '.join(said)}. "
+        f"Cycle {moment(state):,} of {whole.cycles:,}: {', '.join(parts)}. "
         f"The tensor core was busy {busy(state):.0%} so far, {whole.busy / whole.cycles:.0%} in all: "
         f"{each:,.0f} cycles per block, {pipeline.teraflops(each):.0f} TFLOP/s on {pipeline.H100.sms} SMs."
     )

@@ -63,7 +63,7 @@ def _trace(Br, Bc, causal):
     O, lse = _forward(causal)
     memory = Memory()
     recomputation.backward(Q, K, V, O, lse, dO, Br, Bc, Rules(mask=_mask(causal)), memory=memory)
-    return _told(memory.events, "P rebuilt", _kept(causal), Q.shape, Br, Bc, "float16", _code)
+    return _stepwise(memory.events, "P rebuilt", _kept(causal), Q.shape, Br, Bc, "float16", _code)
 
 
 @lru_cache(maxsize=2)
@@ -120,7 +120,7 @@ def _parts(events):
     return parts
 
 
-def _told(events, name, other, shape, Br, Bc, dtype, code):
+def _stepwise(events, name, other, shape, Br, Bc, dtype, code):
     """Return a run step by step beside the parts of another one, as plain data."""
     N, d = shape
     steps = _steps(events, d, code)
@@ -229,28 +229,29 @@ def describe(state: State) -> str:
     return _say(trace(state), state.step)
 
 
-def _say(told, at):
-    step, (other, this) = told["steps"][at], told["passes"]
+def _say(numbers, at):
+    step, (other, this) = numbers["steps"][at], numbers["passes"]
     whole, last = other["parts"][-1]["stop"], this["parts"][-1]["stop"]
     if step["clock"] > last:
         words = f"{this['name']}: done after {style.amount(last)}. "
         return (
             f"{words}{other['name']}: {style.amount(step['clock'])} of {style.amount(whole)}, {step['name']} is done."
         )
-    words = f"{_event(told, step)}. {step['rebuilt']} of {told['steps'][-1]['rebuilt']} tiles rebuilt, none stored. "
+    tiles = numbers["steps"][-1]["rebuilt"]
+    words = f"{_event(numbers, step)}. {step['rebuilt']} of {tiles} tiles rebuilt, none stored. "
     words += f"Moved: {style.amount(step['moved'])} of {style.amount(last)}; "
     return f"{words}{other['name']}, in all: {style.amount(whole)}."
 
 
-def _event(told, step):
+def _event(numbers, step):
     if not step["kind"]:
         return "Before the first step P is nowhere"
     if step["kind"] == "rebuild":
         (r0, _), (c0, _) = step["span"]
-        i, j = r0 // told["Br"], c0 // told["Bc"]
+        i, j = r0 // numbers["Br"], c0 // numbers["Bc"]
         *uses, last = USES[step["kernel"]]
         return f"Rebuild P({i}, {j}) from Q({i}), K({j}) and lse({i}), for {', '.join(uses)} and {last}"
-    size = told["Bc" if step["name"] in KEYS else "Br"]
+    size = numbers["Bc" if step["name"] in KEYS else "Br"]
     where = "" if step["kernel"] == "program" else f" in {step['kernel']}"
     return f"{step['kind'].capitalize()} {step['name']}({step['span'][0] // size}){where}"
 
@@ -287,14 +288,14 @@ def replay(
     events: those of ``flashlab.kernels.portable.backward`` with tiles of Br x Bc, as its bill has them; other: those of
     ``recomputation.backward``, with which the kernels are compared; dtype: of both.
     """
-    loop = _told(other, "one loop", {"name": "", "parts": [], "squares": []}, (N, d), Br, Bc, dtype, _no_code)
-    told = _told(events, "the kernels", loop["passes"][1], (N, d), Br, Bc, dtype, _no_code)
+    loop = _stepwise(other, "one loop", {"name": "", "parts": [], "squares": []}, (N, d), Br, Bc, dtype, _no_code)
+    numbers = _stepwise(events, "the kernels", loop["passes"][1], (N, d), Br, Bc, dtype, _no_code)
     figure = SimpleNamespace(
         __name__=__name__,
         State=Replayed,
-        CONTROLS={"step": Scrub(lambda _: len(told["steps"]) - 1)},
-        trace=lambda state: told,
-        describe=lambda state: _say(told, state.step),
+        CONTROLS={"step": Scrub(lambda _: len(numbers["steps"]) - 1)},
+        trace=lambda state: numbers,
+        describe=lambda state: _say(numbers, state.step),
     )
     from figures import widget
 
@@ -332,10 +333,10 @@ def bills() -> dict:
     """Return the bill of the paper's configuration by who says so: {quantity: "standard, fused"} in words."""
     found = measured()
     device = found.pop("device").removeprefix("NVIDIA ")
-    told = {"printed in the paper, A100": PAPER, "counted in this course": counted(), f"measured, one {device}": found}
+    by = {"printed in the paper, A100": PAPER, "counted in this course": counted(), f"measured, one {device}": found}
     return {
         who: {each: ", ".join(say(each, one) for one in pair) for each, pair in bill.items()}
-        for who, bill in told.items()
+        for who, bill in by.items()
     }
 
 

@@ -74,9 +74,9 @@ def trace(state: State) -> dict:
 
 def describe(state: State) -> str:
     """Say how much of the processors' time was idle so far, and what each has sent."""
-    told = trace(state)
-    idle = ", ".join(f"{run['name']} {_idle(run, state.step):.0%}" for run in told["runs"])
-    sent = sum(step[0]["sent"] for step in told["runs"][0]["steps"][: state.step])
+    numbers = trace(state)
+    idle = ", ".join(f"{run['name']} {_idle(run, state.step):.0%}" for run in numbers["runs"])
+    sent = sum(step[0]["sent"] for step in numbers["runs"][0]["steps"][: state.step])
     mask = "causal mask" if state.causal else "no mask"
     return f"{state.P} processors, {mask}, step {state.step}. Idle so far: {idle}. Each has sent {style.amount(sent)}."
 

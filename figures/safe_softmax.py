@@ -74,16 +74,16 @@ def window(dtype: str) -> tuple:
 
 
 def trace(state: State) -> dict:
-    """Return the row in all three dtypes at all shifts; e, l and P in the chosen one."""
-    chosen = row(state.dtype, state.spread)
+    """Return the row in all three dtypes at all shifts; e, l and P in that of the state."""
+    own = row(state.dtype, state.spread)
     return {
-        "scores": _plain(chosen.scores),
-        "exact": _plain(chosen.exact),
+        "scores": _plain(own.scores),
+        "exact": _plain(own.exact),
         "lanes": [_lane(dtype, row(dtype, state.spread)) for dtype in DTYPES],
-        "e": [_plain(e) for e in chosen.e],
-        "l": _plain(chosen.l),
-        "P": [_plain(P) for P in chosen.P],
-        "outcome": chosen.outcome,
+        "e": [_plain(e) for e in own.e],
+        "l": _plain(own.l),
+        "P": [_plain(P) for P in own.P],
+        "outcome": own.outcome,
         "code": CODE,
     }
 

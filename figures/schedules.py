@@ -146,16 +146,16 @@ def _idle(tiles, programs, time):
 
 def describe(state: State) -> str:
     """Say when the last program ends, the lower bound, and at this time the idle programs and the heads in use."""
-    told, tiles = trace(state), run(state.order, state.mask, state.programs)
-    idle, used = _idle(tiles, state.programs, state.step), len(told["heads"][state.step])
+    numbers, tiles = trace(state), run(state.order, state.mask, state.programs)
+    idle, used = _idle(tiles, state.programs, state.step), len(numbers["heads"][state.step])
     order = state.order[0].upper() + state.order[1:]
     now = "all programs have ended"
     if used:
         who = f"{idle} of {state.programs} programs idle" if idle else f"all {state.programs} programs work"
         now = f"{who}, {times(used, 'head')} in use"
     return (
-        f"{order}, {state.mask}: the last program ends at {told['end']}, and no order ends before "
-        f"{digits(told['mean'], 3)}. At {state.step}: {now}."
+        f"{order}, {state.mask}: the last program ends at {numbers['end']}, and no order ends before "
+        f"{digits(numbers['mean'], 3)}. At {state.step}: {now}."
     )
 
 

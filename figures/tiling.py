@@ -140,9 +140,9 @@ def describe(state: State) -> str:
     return _say(trace(state), state.step)
 
 
-def _say(trace, step):
-    clock = trace["clock"][step]
-    return f"Clock at {style.amount(clock)}. {'; '.join(_status(run, clock) for run in trace['runs'])}."
+def _say(numbers, step):
+    clock = numbers["clock"][step]
+    return f"Clock at {style.amount(clock)}. {'; '.join(_status(run, clock) for run in numbers['runs'])}."
 
 
 def _status(run, clock):
@@ -183,14 +183,14 @@ def replay(events: dict[str, list], Nq: int, Nk: int) -> object:
     for name, recorded in events.items():
         if not any(event.nbytes for event in recorded):
             raise ValueError(f"{name}: nothing was loaded or stored while this was recorded")
-    told = _together({name: _run(recorded, Nq, Nk) for name, recorded in events.items()}, Nq, Nk)
-    last = len(told["clock"]) - 1
+    numbers = _together({name: _run(recorded, Nq, Nk) for name, recorded in events.items()}, Nq, Nk)
+    last = len(numbers["clock"]) - 1
     figure = SimpleNamespace(
         __name__=__name__,
         State=Step,
         CONTROLS={"step": Scrub(lambda _: last)},
-        trace=lambda state: told,
-        describe=lambda state: _say(told, state.step),
+        trace=lambda state: numbers,
+        describe=lambda state: _say(numbers, state.step),
     )
     from figures import widget
 

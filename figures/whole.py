@@ -81,8 +81,8 @@ def _square(ax):
     below = TOP - SIDE - GAP
     for start, end in (((column, TOP + 0.12), (column, tile[1] + step)), ((column, below), (column, tile[1]))):
         ax.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": style.FAST, "lw": 1.3})
-    for y, said in ((0.28, "S and P: never"), (0.12, "in slow memory")):
-        ax.text(LEFT + 0.1, TOP - SIDE + y, said, fontsize=9, color=style.INK)
+    for y, words in ((0.28, "S and P: never"), (0.12, "in slow memory")):
+        ax.text(LEFT + 0.1, TOP - SIDE + y, words, fontsize=9, color=style.INK)
     lines = ["in slow memory: nothing", "in fast memory: one tile, made and forgotten"]
     return Mark(ax, (LEFT, LEFT + SIDE), (TOP - SIDE, TOP), "S and P", lines)
 

@@ -102,9 +102,9 @@ def test_every_imported_package_is_declared(folder):
     extras, base = PROJECT["optional-dependencies"], PROJECT["dependencies"]
     lessons = [*base, *extras["course"]]  # IPython is imported where a learner's notebook is there
     wanted = map(str, ranges()) if folder in ("docs", "tests") else lessons
-    known = {Requirement(text).name for text in wanted} | {"docs", "flashlab", "figures", "tests"} | OPTIONAL
-    known |= set(sys.stdlib_module_names)
-    assert {(path, name) for path, name in imports(folder) if DISTRIBUTION.get(name, name) not in known} == set()
+    names = {Requirement(text).name for text in wanted} | {"docs", "flashlab", "figures", "tests"} | OPTIONAL
+    names |= set(sys.stdlib_module_names)
+    assert {(path, name) for path, name in imports(folder) if DISTRIBUTION.get(name, name) not in names} == set()
 
 
 # Print what attention makes of a V of ones, then how the lessons run here, in a Python that lacks the extras.
