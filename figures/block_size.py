@@ -6,6 +6,7 @@ beyond another size nothing runs at all.
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from figures.explore import explorer
 from figures.figure import Caption, Choose, Scrub, Slide, Toggle
@@ -36,11 +37,11 @@ def room(B: int, d: int, dtype: str, registers: bool) -> tuple[dict[str, int], d
 
 
 @lru_cache(maxsize=256)
-def _trace(name, d, dtype, registers):
+def _trace(name: str, d: int, dtype: str, registers: bool) -> dict[str, Any]:
     card = CARDS[name]
     limits = {"shared": card.per_sm.block_bytes, "registers": card.per_sm.register_bytes}
     has_rate = getattr(card, dtype) is not None
-    sizes = []
+    sizes: list[dict] = []
     for B in SIZES:
         shared, kept = room(B, d, dtype, registers)
         total, held = sum(shared.values()), sum(kept.values())
@@ -74,7 +75,7 @@ def _trace(name, d, dtype, registers):
     }
 
 
-def _refused(total, held, limits):
+def _refused(total: int, held: int, limits: dict[str, int]) -> str | None:
     if total > limits["shared"]:
         return block_size.refusal(total, limits["shared"])
     if held > limits["registers"]:
@@ -102,7 +103,7 @@ def describe(state: State) -> Caption:
     return Caption(f"{words} K and V are read {size['reads']} times: {slow}.")
 
 
-def _article(card):
+def _article(card: str) -> str:
     return f"{'an' if card[0] in 'AHLR' else 'a'} {card}"
 
 

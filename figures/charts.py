@@ -2,7 +2,7 @@
 
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,17 +49,17 @@ class Chart:
         self._drawing = _drawing(canvas, marks) if marks else None
         self._caption = caption
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return self._caption
 
-    def _repr_mimebundle_(self, **_):
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         shown = page.chart(self._png, self._caption, self._drawing)
         if self._drawing and os.environ.get("FLASHLAB_FIGURES") != "still":
             shown += f'<script type="module">\n{page.chart_script()}</script>'
         return {"text/plain": self._caption, "text/html": shown}
 
 
-def _painted(figure):
+def _painted(figure: Figure) -> tuple[bytes, FigureCanvasAgg]:
     """Return the picture as PNG, and the canvas that it was painted on."""
     canvas = FigureCanvasAgg(figure)
     with style.quick_text():
@@ -69,7 +69,7 @@ def _painted(figure):
     return buffer.getvalue(), canvas
 
 
-def _drawing(canvas, marks):
+def _drawing(canvas: FigureCanvasAgg, marks: Sequence[Mark]) -> dict[str, Any]:
     """Return the picture as data: what the page draws, and the marks below it."""
     recorder = scene.Recorder(canvas.get_renderer())
     canvas.figure.draw(recorder)
@@ -103,7 +103,7 @@ def bars(values: dict, *, unit: str = "", title: str = "", colors: Any = style.F
 class _Plain(LogFormatter):
     """0.1 and 1,000,000, where LogFormatter has 1e-01 and 1e+06, or powers of ten."""
 
-    def __call__(self, x, pos=None):
+    def __call__(self, x: float, pos: int | None = None) -> str:
         return super().__call__(x, pos) and (f"{x:,.0f}" if x >= 1 else f"{x:g}")
 
 
@@ -144,7 +144,7 @@ def lines(
     return Chart(ax.figure, _words(title, sentences), list(_columns(ax, x, series, xlabel, say)))
 
 
-def _columns(ax, x, series, xlabel, say):
+def _columns(ax: Any, x: Sequence[float], series: dict, xlabel: str, say: Callable[[float], str]) -> Iterator[Mark]:
     """Yield a mark for each x, as high as the axes, which says all values there; its sides are halfway to the next."""
     place = ax.transData
     pixels = place.transform([(value, ax.get_ylim()[0]) for value in x])  # [len(x), 2]
@@ -177,7 +177,7 @@ def weights(P: np.ndarray, rows: Sequence, columns: Sequence, *, title: str = ""
     return Chart(ax.figure, _words(title, sentences), marks)
 
 
-def _share(weight):
+def _share(weight: float) -> int:
     """Return the share of the darkest colour in %, such that letters are legible on it, as on the map of colours."""
     return round(100 * float(weight) ** 0.8)
 
@@ -220,7 +220,9 @@ def dots(panels: dict, *, title: str = "", marks: Any = None, log: Any = (), wid
     return Chart(figure, _words(title, sentences), answers)
 
 
-def _axes(width, height, *, left, right, top=0.05, bottom=0.05, title=""):
+def _axes(
+    width: float, height: float, *, left: float, right: float, top: float = 0.05, bottom: float = 0.05, title: str = ""
+) -> Any:
     """Axes of this height in inches with these margins around them, and the title above all."""
     above = top + (0.35 if title else 0)
     whole = height + above + bottom
@@ -229,7 +231,7 @@ def _axes(width, height, *, left, right, top=0.05, bottom=0.05, title=""):
     return style.quiet(figure.add_axes((left / width, bottom / whole, 1 - (left + right) / width, height / whole)))
 
 
-def _keep_apart(ax, labels):
+def _keep_apart(ax: Any, labels: Iterable) -> None:
     """Shift labels at the lines' ends up until none covers another."""
     ax.autoscale_view()
     height, taken = 13 / 72 * style.DPI, -np.inf  # pixels
@@ -240,11 +242,11 @@ def _keep_apart(ax, labels):
         label.set_position(place.inverted().transform((x, taken)))
 
 
-def _span(values):
+def _span(values: np.ndarray) -> str:
     """The least and the largest of some numbers, in two digits."""
     ends = dict.fromkeys(f"{end:.2g}" for end in (values.min(), values.max()))
     return " to ".join(ends)
 
 
-def _words(title, parts):
+def _words(title: str, parts: Iterable[str]) -> str:
     return f"{title}: {'; '.join(parts)}" if title else "; ".join(parts)

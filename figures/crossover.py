@@ -10,6 +10,7 @@ counts each byte once, as if caches caught all that is read again.
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from figures import style
 from figures.explore import explorer
@@ -46,7 +47,7 @@ def costs(N: int, d: int, C: int, dtype: str) -> dict:
 
 
 @lru_cache(maxsize=16)
-def _trace(d, C, dtype):
+def _trace(d: int, C: int, dtype: str) -> dict[str, Any]:
     found = [costs(N, d, C, dtype) for N in LENGTHS]
     ridge = hardware.ridge(hardware.CARDS[CARD], dtype)
     measures = [

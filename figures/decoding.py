@@ -5,6 +5,7 @@ Kills the belief that a short query keeps a large card busy, and the one that mo
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,7 @@ class State:
 
 
 @cache
-def _lse(S):
+def _lse(S: int) -> np.ndarray:
     """Return the lse of S parts of a real row [S]."""
     Q, K, V = data.captured("alice").head()
     return decoding.split(
@@ -43,7 +44,7 @@ def _lse(S):
 
 
 @cache
-def _trace(B, Hk, N, wrong):
+def _trace(B: int, Hk: int, N: int, wrong: bool) -> dict[str, Any]:
     rule = decoding.splits(B * Hk, N, slots=CARD.sms)
     parts = []
     for S in PARTS:

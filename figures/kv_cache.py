@@ -5,6 +5,7 @@ Kills the belief that the cache of a text is one long tensor: it is wherever the
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from figures.explore import explorer
 from figures.figure import Scrub, Slide, Toggle, line
@@ -30,7 +31,7 @@ class State:
 
 
 @cache
-def _trace(page, sharing):
+def _trace(page: int, sharing: bool) -> dict[str, Any]:
     pool, numbers, steps = Pool(TOKENS // page, page), {}, []
     moments = [("the pool is empty", "", 0), *SCRIPT]
     for what, name, n in moments:

@@ -68,12 +68,12 @@ def describe(state: State) -> str:
     )
 
 
-def _share(part):
+def _share(part: float) -> str:
     """Say how much of the square that is."""
     return f"{part:,.0f} squares" if part >= 10 else f"{part:.2g} squares" if part > 1 else f"{100 * part:.2g}% of it"
 
 
-def _size(nbytes):
+def _size(nbytes: float) -> str:
     """Return a size in binary units, which is what NVIDIA means by KB, MB and GB of memory."""
     for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20)):
         if nbytes >= size:

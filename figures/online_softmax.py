@@ -4,8 +4,10 @@ Kills the belief that a softmax needs the whole row before it can begin: a large
 kept, not a second look at the past, and the division waits for the end.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -61,7 +63,7 @@ def row(source: str, n: int) -> tuple[list[str], np.ndarray, np.ndarray]:
 
 
 @lru_cache(maxsize=64)
-def _trace(source, n, block, lift):
+def _trace(source: str, n: int, block: int, lift: float) -> dict[str, Any]:
     tokens, scores, values = row(source, n)
     largest = int(scores.argmax())
     seen = scores[scores > -np.inf]
@@ -92,13 +94,13 @@ def _trace(source, n, block, lift):
     }
 
 
-def _step(start, stop, state, alpha):
+def _step(start: int, stop: int, state: online_softmax.State, alpha: float) -> dict[str, Any]:
     """Return what is known when ``stop`` scores have come, as plain data; P: e^(s - m) of those, not yet divided."""
     m, l, O, alpha = (_plain(part) for part in (state.m, state.l, state.O[0], [alpha]))
     return {"new": [start, stop], "m": m[0], "l": l[0], "O": O[0], "P": O[1 : 1 + stop], "alpha": alpha[0]}
 
 
-def _plain(values):
+def _plain(values: Iterable[float]) -> list[float | None]:
     """Return floats in seven digits, None for minus infinity."""
     return [None if value == -np.inf else float(f"{value:.7g}") for value in values]
 
@@ -134,7 +136,7 @@ def describe(state: State) -> str:
     return f"{words}Kept: m = {n(now['m'])}, ℓ = {n(now['l'])}, O = {n(now['O'])}."
 
 
-def _number(value):
+def _number(value: float | None) -> str:
     return "−∞" if value is None else f"{value:.4g}".replace("-", "−")
 
 

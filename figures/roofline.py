@@ -6,6 +6,7 @@ fusing is enough: with tiles of 16 queries one kernel moves more bytes than thre
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from figures.explore import explorer
 from figures.figure import Choose, Scrub, Slide
@@ -45,7 +46,7 @@ def trace(state: State) -> dict:
     peak = getattr(card, state.dtype)
     standard = roofline.attention(state.N, state.d, state.dtype)
 
-    def mark(name, work):
+    def mark(name: str, work: roofline.Work) -> dict[str, Any]:
         reach = peak and roofline.reachable(work, peak, card.dram_rate)
         return {
             "name": name,

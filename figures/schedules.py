@@ -11,6 +11,7 @@ counted in blocks of keys: the beginning and end of a tile take none.
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -105,13 +106,13 @@ def heads(tiles: list[dict], time: int) -> list[int]:
     return sorted({tile["head"] for tile in tiles if tile["start"] <= time < tile["start"] + tile["blocks"]})
 
 
-def _most(tiles):
+def _most(tiles: list[dict]) -> int:
     """Return the number of heads that are in use at once, at most."""
     return max(len(heads(tiles, time)) for time in range(end(tiles)))
 
 
 @lru_cache(maxsize=64)
-def _trace(order, mask, programs):
+def _trace(order: str, mask: str, programs: int) -> dict[str, Any]:
     tiles = run(order, mask, programs)
     orders = {name: run(name, mask, programs) for name in ORDERS}
     return {
@@ -140,7 +141,7 @@ def trace(state: State) -> dict:
     return _trace(state.order, state.mask, state.programs)
 
 
-def _idle(tiles, programs, time):
+def _idle(tiles: list[dict], programs: int, time: int) -> int:
     return programs - sum(tile["start"] <= time < tile["start"] + tile["blocks"] for tile in tiles)
 
 
