@@ -224,6 +224,10 @@ def test_conda_users_get_the_same():
     assert all(not it.specifier and it.marker == markers[it.name] for it in named), "the ranges are in pyproject.toml"
 
 
+def test_the_package_says_that_it_is_typed():
+    assert "Typing :: Typed" in PROJECT["classifiers"] and (ROOT / "flashlab" / "py.typed").exists()
+
+
 def test_the_version_and_the_address_are_those_of_the_citation():
     citation = yaml.safe_load(read("CITATION.cff"))
     assert citation["version"] == PROJECT["version"]
