@@ -166,15 +166,13 @@ def weights(P: np.ndarray, rows: Sequence, columns: Sequence, *, title: str = ""
     ax.set_xticks(range(len(columns)), columns, rotation=60, ha="left", rotation_mode="anchor", fontsize=9)
     ax.set_yticks(range(len(rows)), rows, fontsize=9)
     ax.tick_params(top=False, labeltop=True, left=False, labelleft=True)
-    sentences = (
-        f"{row} looks most at {columns[j]} ({p[j]:.2f})" for row, p, j in zip(rows, P, P.argmax(1), strict=True)
-    )
+    peaks = (f"{row} looks most at {columns[j]} ({p[j]:.2f})" for row, p, j in zip(rows, P, P.argmax(1), strict=True))
     marks = [
         Mark(ax, (j - 0.5, j + 0.5), (i - 0.5, i + 0.5), f"{row} → {column}", [f"{P[i, j]:.2f}"], _share(P[i, j]))
         for i, row in enumerate(rows)
         for j, column in enumerate(columns)
     ]
-    return Chart(ax.figure, _words(title, sentences), marks)
+    return Chart(ax.figure, _words(title, peaks), marks)
 
 
 def _share(weight: float) -> int:

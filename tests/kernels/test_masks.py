@@ -411,9 +411,7 @@ def packed(mask):
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="a GPU does not look at values")
-@pytest.mark.parametrize(
-    "error, message, make", IN_THE_INTERPRETER, ids=[message for _, message, _ in IN_THE_INTERPRETER]
-)
+@pytest.mark.parametrize("error, message, make", IN_THE_INTERPRETER, ids=[it[1] for it in IN_THE_INTERPRETER])
 def test_values_that_no_mask_has_get_a_sentence(error, message, make):
     with pytest.raises(error, match=re.escape(message)):
         make()
