@@ -23,7 +23,7 @@ def test_the_numbers_are_the_cards(state):
     assert trace["levels"][figure.DRAM]["name"] == card.dram_kind
 
 
-def test_steps_of_the_zoom_divide_the_edge_alike_from_all_to_one_block():
+def test_all_steps_of_the_zoom_are_equal_and_the_last_shows_one_block():
     windows = figure.trace(figure.State())["windows"]
     assert all(wide == 4 * narrow for wide, narrow in zip(windows, windows[figure.DOUBLING :], strict=False))
     assert all(wide / narrow == pytest.approx(windows[0] / windows[1]) for wide, narrow in pairwise(windows))
@@ -35,7 +35,7 @@ def test_steps_of_the_zoom_divide_the_edge_alike_from_all_to_one_block():
 @pytest.mark.skipif(drawn.NODE is None, reason="needs node")
 @pytest.mark.parametrize("width", [340, 960])
 def test_areas_are_to_scale(width):
-    """All squares that are whole have one measure, without a logarithm."""
+    """All squares that the picture shows whole have one linear scale."""
     for state in (figure.State(53), figure.State(16), figure.State(88, "H100 SXM", True)):
         trace = figure.trace(state)
         squares = areas(drawn.draw(figure, [state], width)[0]["markup"].split("how fast")[0])
@@ -50,7 +50,7 @@ def test_areas_are_to_scale(width):
 
 
 def areas(markup):
-    """Return width and height of each square on the ground, in their order."""
+    """Return width and height of each square, in the order of the drawing."""
     sides = r'width="([\d.e-]+)" height="([\d.e-]+)" fill="var\(--\w+\)" fill-opacity="[\d.]+" class="grow"'
     return [tuple(map(float, found)) for found in re.findall(sides, markup)]
 

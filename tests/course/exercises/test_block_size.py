@@ -1,4 +1,4 @@
-"""block_size: right solutions pass however they are written; each mistake is named."""
+"""block_size: right solutions pass however they are written."""
 
 import math
 from itertools import takewhile

@@ -1,4 +1,4 @@
-"""first_triton_kernel: right kernels pass however they are written; each mistake is named."""
+"""first_triton_kernel: right kernels pass however they are written."""
 
 import pytest
 

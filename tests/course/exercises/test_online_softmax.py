@@ -1,4 +1,4 @@
-"""online_softmax: right solutions pass however they are written; each mistake is named."""
+"""online_softmax: right solutions pass however they are written."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""recomputation: right solutions pass however they are written; each mistake is named."""
+"""recomputation: right solutions pass however they are written."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""triton_backward: right kernels pass however they are written; each mistake is named."""
+"""triton_backward: right kernels pass however they are written."""
 
 import numpy as np
 import pytest
