@@ -6,12 +6,24 @@ from flashlab.course.registry import every, find
 from flashlab.grading.exercise import Question
 
 KINDS = "functions", "kernels", "answers"
-# Numbers of lessons by week. A learner chooses one of the lessons after "or".
+# Lessons by week, as the list of lessons names them.
 ROUTES = {
-    6: ("00 01 02", "03 04", "06 07", "08 09", "10 11", "12 14"),
-    10: ("00 01 02", "03 04", "05 06", "07 08", "09 10", "11", "12", "13 14", "18 20", "25 26"),
-    14: ("00 01", "02 03", "04 05", "06 07", "08 09", "10", "11", "12", "13 14", "15", "16", "17 18", "20", "21"),
-}
+    6: (
+        "start_here memory_hierarchy standard_attention", "safe_softmax online_softmax", "tiling block_size",
+        "recomputation io_complexity", "first_triton_kernel triton_forward", "triton_backward measure_and_debug",
+    ),
+    10: (
+        "start_here memory_hierarchy standard_attention", "safe_softmax online_softmax", "roads_not_taken tiling",
+        "block_size recomputation", "io_complexity first_triton_kernel", "triton_forward", "triton_backward",
+        "attention_in_a_model measure_and_debug", "masks_and_scores decoding", "which_version_when linear_attention",
+    ),
+    14: (
+        "start_here memory_hierarchy", "standard_attention safe_softmax", "online_softmax roads_not_taken",
+        "tiling block_size", "recomputation io_complexity", "first_triton_kernel", "triton_forward", "triton_backward",
+        "attention_in_a_model measure_and_debug", "barriers", "gluon", "schedules masks_and_scores", "decoding",
+        "the_cache",
+    ),
+}  # fmt: skip
 
 
 def checked() -> list[str]:
@@ -41,17 +53,18 @@ def weeks(route: int) -> list[str]:
 
     What to hand in are all exercises of the lessons, with the option of the grader that chooses them.
     """
-    rows = [_week(at, [LESSONS[int(it)] for it in lessons.split()]) for at, lessons in enumerate(ROUTES[route], 1)]
+    named = {it.name: it for it in LESSONS}
+    rows = [_week(at, [named[it] for it in names.split()]) for at, names in enumerate(ROUTES[route], 1)]
     return ["| week | lessons | minutes | to hand in | the week's sentence |", "|---|---|---|---|---|", *rows]
 
 
 def _week(at, lessons):
     links = ", ".join(f"[{number(it):02}](../notebooks/{notebook(it)})" for it in lessons)
     written = [name for it in lessons for kind in KINDS[:2] for name in _of(it, kind)]
-    asked = [name for it in lessons for name in _of(it, "answers")]
+    answers = [name for it in lessons for name in _of(it, "answers")]
     option = f"`--lessons {' '.join(f'{number(it):02}' for it in lessons)}`"
-    due = f"{option}: {_sum(written, 'function')}; {_sum(asked, 'answer')}"
-    return f"| {at} | {links} | {sum(it.minutes for it in lessons)} | {due} | {lessons[-1].proves} |"
+    handed_in = f"{option}: {_sum(written, 'function')}; {_sum(answers, 'answer')}"
+    return f"| {at} | {links} | {sum(it.minutes for it in lessons)} | {handed_in} | {lessons[-1].proves} |"
 
 
 def _of(lesson, kind):

@@ -6,6 +6,7 @@ beyond another size nothing runs at all.
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from figures.explore import explorer
 from figures.figure import Caption, Choose, Scrub, Slide, Toggle
@@ -36,15 +37,15 @@ def room(B: int, d: int, dtype: str, registers: bool) -> tuple[dict[str, int], d
 
 
 @lru_cache(maxsize=256)
-def _trace(name, d, dtype, registers):
+def _trace(name: str, d: int, dtype: str, registers: bool) -> dict[str, Any]:
     card = CARDS[name]
     limits = {"shared": card.per_sm.block_bytes, "registers": card.per_sm.register_bytes}
-    known = getattr(card, dtype) is not None
-    sizes = []
+    has_rate = getattr(card, dtype) is not None
+    sizes: list[dict] = []
     for B in SIZES:
         shared, kept = room(B, d, dtype, registers)
         total, held = sum(shared.values()), sum(kept.values())
-        clocks = block_size.clocks(card, N, d, B, dtype) if known else None
+        clocks = block_size.clocks(card, N, d, B, dtype) if has_rate else None
         times = {
             "ratio": clocks and clocks.bytes / clocks.arithmetic,
             "shared": total / limits["shared"],
@@ -70,11 +71,11 @@ def _trace(name, d, dtype, registers):
         "limits": limits,
         "sizes": sizes,
         "fits": max((size["B"] for size in sizes if not size["refused"]), default=0),
-        "enough": min((size["B"] for size in sizes if known and size["times"]["ratio"] <= 1), default=0),
+        "enough": min((size["B"] for size in sizes if has_rate and size["times"]["ratio"] <= 1), default=0),
     }
 
 
-def _refused(total, held, limits):
+def _refused(total: int, held: int, limits: dict[str, int]) -> str | None:
     if total > limits["shared"]:
         return block_size.refusal(total, limits["shared"])
     if held > limits["registers"]:
@@ -93,16 +94,16 @@ def trace(state: State) -> dict:
 
 def describe(state: State) -> Caption:
     """Say what the tiles take, whether that runs, and which of bytes and arithmetic decides."""
-    told = trace(state)
-    size = told["sizes"][state.step]
+    numbers = trace(state)
+    size = numbers["sizes"][state.step]
     words = f"[{size['B']} × {size['B']}](step) on {_article(state.card)}, [d = {state.d}](d): "
-    words += size["refused"] or f"{size['takes']['shared']} of {told['limits']['shared'] // KiB} KiB, it fits."
+    words += size["refused"] or f"{size['takes']['shared']} of {numbers['limits']['shared'] // KiB} KiB, it fits."
     ratio = size["times"]["ratio"]
     slow = f"bytes take {digits(ratio, 3)} × arithmetic" if ratio else f"no {state.dtype} rate documented"
     return Caption(f"{words} K and V are read {size['reads']} times: {slow}.")
 
 
-def _article(card):
+def _article(card: str) -> str:
     return f"{'an' if card[0] in 'AHLR' else 'a'} {card}"
 
 

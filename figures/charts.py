@@ -2,7 +2,7 @@
 
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,17 +49,17 @@ class Chart:
         self._drawing = _drawing(canvas, marks) if marks else None
         self._caption = caption
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return self._caption
 
-    def _repr_mimebundle_(self, **_):
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         shown = page.chart(self._png, self._caption, self._drawing)
         if self._drawing and os.environ.get("FLASHLAB_FIGURES") != "still":
             shown += f'<script type="module">\n{page.chart_script()}</script>'
         return {"text/plain": self._caption, "text/html": shown}
 
 
-def _painted(figure):
+def _painted(figure: Figure) -> tuple[bytes, FigureCanvasAgg]:
     """Return the picture as PNG, and the canvas that it was painted on."""
     canvas = FigureCanvasAgg(figure)
     with style.quick_text():
@@ -69,7 +69,7 @@ def _painted(figure):
     return buffer.getvalue(), canvas
 
 
-def _drawing(canvas, marks):
+def _drawing(canvas: FigureCanvasAgg, marks: Sequence[Mark]) -> dict[str, Any]:
     """Return the picture as data: what the page draws, and the marks below it."""
     recorder = scene.Recorder(canvas.get_renderer())
     canvas.figure.draw(recorder)
@@ -84,26 +84,26 @@ def _drawing(canvas, marks):
 
 def bars(values: dict, *, unit: str = "", title: str = "", colors: Any = style.FLASH, width: float = 7.0) -> Chart:
     """Draw horizontal bars with their values written on them. ``values``: number by name."""
-    said = [f"{style.number(value)} {unit}".strip() for value in values.values()]
+    labels = [f"{style.number(value)} {unit}".strip() for value in values.values()]
     left = max(2.1, 0.3 + 0.075 * max(map(len, values)))  # inches: room for the longest name
-    ax = _axes(width, 0.34 * len(values), left=left, right=0.3 + 0.1 * max(map(len, said)), title=title)
+    ax = _axes(width, 0.34 * len(values), left=left, right=0.3 + 0.1 * max(map(len, labels)), title=title)
     drawn = ax.barh(list(values), list(values.values()), color=colors, height=0.62)
-    ax.bar_label(drawn, [f" {words}" for words in said], fontsize=10, color=style.INK)
+    ax.bar_label(drawn, [f" {words}" for words in labels], fontsize=10, color=style.INK)
     ax.tick_params(left=False, labelleft=True, labelsize=10)
     ax.invert_yaxis()
     inside = [(2, 0), (width * style.DPI - 2, 0)]  # pixels: all of the row answers, its name and its number, too
     across = ax.transData.inverted().transform(inside)[:, 0]
     marks = [
         Mark(ax, across, (row - 0.5, row + 0.5), name, [words])
-        for row, (name, words) in enumerate(zip(values, said, strict=True))
+        for row, (name, words) in enumerate(zip(values, labels, strict=True))
     ]
-    return Chart(ax.figure, _words(title, map(" ".join, zip(values, said, strict=True))), marks)
+    return Chart(ax.figure, _words(title, map(" ".join, zip(values, labels, strict=True))), marks)
 
 
 class _Plain(LogFormatter):
     """0.1 and 1,000,000, where LogFormatter has 1e-01 and 1e+06, or powers of ten."""
 
-    def __call__(self, x, pos=None):
+    def __call__(self, x: float, pos: int | None = None) -> str:
         return super().__call__(x, pos) and (f"{x:,.0f}" if x >= 1 else f"{x:g}")
 
 
@@ -140,11 +140,11 @@ def lines(
     ax.set_ylabel(ylabel, color=style.INK)
     _keep_apart(ax, ends.values())
     say = style.number if decimals is None else lambda value: f"{value:.{decimals}f}"
-    said = (f"{name} from {say(y[0])} to {say(y[-1])}" for name, y in series.items())
-    return Chart(ax.figure, _words(title, said), list(_columns(ax, x, series, xlabel, say)))
+    sentences = (f"{name} from {say(y[0])} to {say(y[-1])}" for name, y in series.items())
+    return Chart(ax.figure, _words(title, sentences), list(_columns(ax, x, series, xlabel, say)))
 
 
-def _columns(ax, x, series, xlabel, say):
+def _columns(ax: Any, x: Sequence[float], series: dict, xlabel: str, say: Callable[[float], str]) -> Iterator[Mark]:
     """Yield a mark for each x, as high as the axes, which says all values there; its sides are halfway to the next."""
     place = ax.transData
     pixels = place.transform([(value, ax.get_ylim()[0]) for value in x])  # [len(x), 2]
@@ -166,16 +166,16 @@ def weights(P: np.ndarray, rows: Sequence, columns: Sequence, *, title: str = ""
     ax.set_xticks(range(len(columns)), columns, rotation=60, ha="left", rotation_mode="anchor", fontsize=9)
     ax.set_yticks(range(len(rows)), rows, fontsize=9)
     ax.tick_params(top=False, labeltop=True, left=False, labelleft=True)
-    said = (f"{row} looks most at {columns[j]} ({p[j]:.2f})" for row, p, j in zip(rows, P, P.argmax(1), strict=True))
+    peaks = (f"{row} looks most at {columns[j]} ({p[j]:.2f})" for row, p, j in zip(rows, P, P.argmax(1), strict=True))
     marks = [
         Mark(ax, (j - 0.5, j + 0.5), (i - 0.5, i + 0.5), f"{row} → {column}", [f"{P[i, j]:.2f}"], _share(P[i, j]))
         for i, row in enumerate(rows)
         for j, column in enumerate(columns)
     ]
-    return Chart(ax.figure, _words(title, said), marks)
+    return Chart(ax.figure, _words(title, peaks), marks)
 
 
-def _share(weight):
+def _share(weight: float) -> int:
     """Return the share of the darkest colour in %, such that letters are legible on it, as on the map of colours."""
     return round(100 * float(weight) ** 0.8)
 
@@ -191,7 +191,7 @@ def dots(panels: dict, *, title: str = "", marks: Any = None, log: Any = (), wid
     figure, inside = whole.figure, whole.get_position()
     whole.remove()
     step = inside.width / len(panels)
-    said, marked = [], []
+    sentences, answers = [], []
     for at, (panel, values) in enumerate(panels.items()):
         ax = figure.add_axes((inside.x0 + at * step, inside.y0, 0.88 * step, inside.height))
         style.quiet(ax, x=True, y=False).set_title(panel, loc="left", fontsize=10, color=style.INK)
@@ -210,15 +210,17 @@ def dots(panels: dict, *, title: str = "", marks: Any = None, log: Any = (), wid
         ax.hlines(names, *ax.get_xlim(), color=style.PALE, lw=0.8, zorder=0)
         ax.set_xlim(ax.get_xlim())
         ax.tick_params(left=False, labelleft=at == 0, labelsize=9)
-        marked += [
+        answers += [
             Mark(ax, ax.get_xlim(), (at - 0.5, at + 0.5), f"{name}: {panel}", [_span(dot)])
             for at, (name, dot) in enumerate(rows.items())
         ]
-        said.append(f"{panel}, " + ", ".join(f"{row} {_span(dot)}" for row, dot in rows.items()))
-    return Chart(figure, _words(title, said), marked)
+        sentences.append(f"{panel}, " + ", ".join(f"{row} {_span(dot)}" for row, dot in rows.items()))
+    return Chart(figure, _words(title, sentences), answers)
 
 
-def _axes(width, height, *, left, right, top=0.05, bottom=0.05, title=""):
+def _axes(
+    width: float, height: float, *, left: float, right: float, top: float = 0.05, bottom: float = 0.05, title: str = ""
+) -> Any:
     """Axes of this height in inches with these margins around them, and the title above all."""
     above = top + (0.35 if title else 0)
     whole = height + above + bottom
@@ -227,7 +229,7 @@ def _axes(width, height, *, left, right, top=0.05, bottom=0.05, title=""):
     return style.quiet(figure.add_axes((left / width, bottom / whole, 1 - (left + right) / width, height / whole)))
 
 
-def _keep_apart(ax, labels):
+def _keep_apart(ax: Any, labels: Iterable) -> None:
     """Shift labels at the lines' ends up until none covers another."""
     ax.autoscale_view()
     height, taken = 13 / 72 * style.DPI, -np.inf  # pixels
@@ -238,11 +240,11 @@ def _keep_apart(ax, labels):
         label.set_position(place.inverted().transform((x, taken)))
 
 
-def _span(values):
+def _span(values: np.ndarray) -> str:
     """The least and the largest of some numbers, in two digits."""
     ends = dict.fromkeys(f"{end:.2g}" for end in (values.min(), values.max()))
     return " to ".join(ends)
 
 
-def _words(title, parts):
+def _words(title: str, parts: Iterable[str]) -> str:
     return f"{title}: {'; '.join(parts)}" if title else "; ".join(parts)

@@ -10,6 +10,7 @@ counts each byte once, as if caches caught all that is read again.
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from figures import style
 from figures.explore import explorer
@@ -46,7 +47,7 @@ def costs(N: int, d: int, C: int, dtype: str) -> dict:
 
 
 @lru_cache(maxsize=16)
-def _trace(d, C, dtype):
+def _trace(d: int, C: int, dtype: str) -> dict[str, Any]:
     found = [costs(N, d, C, dtype) for N in LENGTHS]
     ridge = hardware.ridge(hardware.CARDS[CARD], dtype)
     measures = [
@@ -77,11 +78,11 @@ def trace(state: State) -> dict:
 
 def describe(state: State) -> str:
     """Say how the two compare at this length, and what linear attention waits for."""
-    told = trace(state)
+    numbers = trace(state)
     flops, nbytes, kept, times = (
-        style.digits(it["softmax"][state.step] / it["linear"][state.step], 3) for it in told["measures"]
+        style.digits(it["softmax"][state.step] / it["linear"][state.step], 3) for it in numbers["measures"]
     )
-    waits = "bytes" if told["intensity"][state.step] < told["ridge"] else "arithmetic"
+    waits = "bytes" if numbers["intensity"][state.step] < numbers["ridge"] else "arithmetic"
     return (
         f"N = {LENGTHS[state.step]:,}, d = {state.d}, C = {state.C}, {state.dtype}. Softmax over linear: FLOPs "
         f"× {flops}, bytes × {nbytes}, kept × {kept}, least time × {times}. Linear waits for {waits}."

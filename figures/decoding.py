@@ -5,6 +5,7 @@ Kills the belief that a short query keeps a large card busy, and the one that mo
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,7 @@ class State:
 
 
 @cache
-def _lse(S):
+def _lse(S: int) -> np.ndarray:
     """Return the lse of S parts of a real row [S]."""
     Q, K, V = data.captured("alice").head()
     return decoding.split(
@@ -43,8 +44,8 @@ def _lse(S):
 
 
 @cache
-def _trace(B, Hk, N, wrong):
-    chosen = decoding.splits(B * Hk, N, slots=CARD.sms)
+def _trace(B: int, Hk: int, N: int, wrong: bool) -> dict[str, Any]:
+    rule = decoding.splits(B * Hk, N, slots=CARD.sms)
     parts = []
     for S in PARTS:
         plan = decoding.plan(CARD, B, Hk, N, S, g=GROUP, d=D)
@@ -68,7 +69,7 @@ def _trace(B, Hk, N, wrong):
             }
         )
     code = line(decoding.weights, "np.exp(lse_s - lse)")
-    return {"sms": CARD.sms, "N": N, "B": B, "Hk": Hk, "chosen": chosen, "wrong": wrong, "parts": parts, "code": code}
+    return {"sms": CARD.sms, "N": N, "B": B, "Hk": Hk, "chosen": rule, "wrong": wrong, "parts": parts, "code": code}
 
 
 def trace(state: State) -> dict:
@@ -83,8 +84,8 @@ def trace(state: State) -> dict:
 
 def describe(state: State) -> Caption:
     """Say how many programs run in how many waves, the time, and what the largest part weighs."""
-    told = trace(state)
-    part = told["parts"][state.step]
+    numbers = trace(state)
+    part = numbers["parts"][state.step]
     weight, us = f"{100 * np.max(part['weights']):.3g}%", f"{float(digits(part['us'], 3)):,g}"
     return Caption(
         f"[{times(state.B, 'text')}](B) of [{state.N:,} keys](N) in [{times(part['S'], 'part')}](step): "

@@ -10,6 +10,7 @@ One head of a trained model on *Alice*. The outlier is a factor on one column of
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -39,20 +40,20 @@ class State:
 
 
 @lru_cache(maxsize=4)
-def _inputs(outlier):
+def _inputs(outlier: int) -> tuple[np.ndarray, ...]:
     Q, K, V = (X.astype(float) for X in data.captured("alice").head())  # [N, d] each
     largest = np.arange(K.shape[1]) == np.abs(K).max(0).argmax()  # [d]
     K = np.where(largest, outlier * K, K)  # [N, d]
     return Q[::EVERY], K, V, weights(Q[[ROW]], K)[0][0], attention(Q[::EVERY], K, V)
 
 
-def _exactly(X):
+def _exactly(X: np.ndarray) -> eight_bits.Quantised:
     """Return X as if 8 bits held it."""
     return eight_bits.Quantised(X, np.ones((len(X), 1)))
 
 
 @lru_cache(maxsize=64)
-def _trace(kind, outlier, per, rotated):
+def _trace(kind: str, outlier: int, per: str, rotated: bool) -> dict[str, Any]:
     Q, K, V, row, exact = _inputs(outlier)
     s = eight_bits.signs(Q.shape[1])
     turned = [eight_bits.rotate(X, s) if rotated else X for X in (Q, K)]
@@ -77,7 +78,7 @@ def _trace(kind, outlier, per, rotated):
     }
 
 
-def _fallen(row, V, largest, numbers):
+def _fallen(row: np.ndarray, V: np.ndarray, largest: float, numbers: np.ndarray) -> dict[str, Any]:
     """Return how many weights of a row fell onto which number but 0, how many onto 0, their share, and O's error."""
     fallen = eight_bits.to_e4m3(row / row.max() * largest)  # [N]
     codes, counts = np.unique(np.searchsorted(numbers, fallen[fallen > 0]), return_counts=True)
@@ -90,14 +91,14 @@ def _fallen(row, V, largest, numbers):
     }
 
 
-def _weights_and_all(step, inputs, quantised, exact):
+def _weights_and_all(step: int, inputs: tuple, quantised: tuple, exact: np.ndarray) -> dict[str, float]:
     """Return the errors of O from rounded weights alone, and from everything in 8 bits."""
     parts = {"weights": map(_exactly, inputs), "all": quantised}
     return {name: error(eight_bits.attention(*of, largest=2.0**step)[0], exact) for name, of in parts.items()}
 
 
 @lru_cache
-def _lost(flush):
+def _lost(flush: int | None) -> list[float]:
     """Return the share of a sum of positive numbers that an accumulator of 14 bits loses, for each of ``LENGTHS``."""
     A = np.random.default_rng(0).random((8, LENGTHS[-1]))  # [sums, keys]
     core = eight_bits.TensorCore()
@@ -121,18 +122,18 @@ def trace(state: State) -> dict:
 
 def describe(state: State) -> str:
     """Say how many weights vanished, and what each part costs the output."""
-    told = trace(state)
-    now = told["steps"][state.step]
+    numbers = trace(state)
+    now, N = numbers["steps"][state.step], numbers["N"]
     errors = now["errors"]
     parts = ", ".join(f"{name} {_percent(errors[name])}" for name in ("Q, K", "V", "weights"))
     return (
-        f"Largest weight {now['largest']:.0f}: {now['zeros']} of {told['N']} weights of “{told['token']}” become 0, "
+        f"Largest weight {now['largest']:.0f}: {now['zeros']} of {N} weights of “{numbers['token']}” become 0, "
         f"{_percent(now['vanished'])} of their sum; its output errs by {_percent(now['row'])}. "
         f"All rows, all in 8 bits: {_percent(errors['all'])}; each part alone: {parts}."
     )
 
 
-def _percent(share):
+def _percent(share: float) -> str:
     """Return a share as the picture does."""
     return f"{style.digits(100 * share, 3)}%"
 

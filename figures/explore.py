@@ -2,12 +2,13 @@
 
 import sys
 from collections.abc import Callable
+from typing import Any
 
 
 def explorer(name: str) -> Callable:
     """Return the ``explore`` of the figure in the module of this name."""
 
-    def explore(state=None):
+    def explore(state: Any = None) -> Any:
         """Show the figure with its controls, in its first state unless another one is given."""
         from figures import widget  # late: tests and pages need no widgets
 

@@ -7,8 +7,11 @@ only its number, works out its own block from it, and masks what is past the end
 import ast
 import inspect
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from types import FrameType
+from typing import Any
 
 import torch
 
@@ -39,7 +42,7 @@ class State:
 
 
 @lru_cache(maxsize=128)
-def _trace(kernel, N, block):
+def _trace(kernel: str, N: int, block: int) -> dict[str, Any]:
     source = inspect.getsource(KERNELS[kernel].fn).splitlines()[1:]  # without its decorator
     function, tensors, options = _call(kernel, N, block)
     memory, ran = _followed(KERNELS[kernel].fn, source, lambda: count_bytes(function, *tensors.values(), **options))
@@ -76,7 +79,7 @@ def _trace(kernel, N, block):
     }
 
 
-def _call(kernel, N, block):
+def _call(kernel: str, N: int, block: int) -> tuple[Callable, dict[str, Any], dict[str, int]]:
     """Return a function of flashlab that launches the kernel, its tensors by name, and its options."""
     row = torch.arange(N, dtype=torch.float32)  # [N]
     if kernel == "add":
@@ -87,22 +90,23 @@ def _call(kernel, N, block):
     return first_triton_kernel.softmax_online, {"x": x}, {"rows": BAND, "block": block}
 
 
-def _followed(kernel, source, run):
+def _followed(kernel: Callable, source: list[str], run: Callable[[], Any]) -> tuple[Any, list[list[int]]]:
     """Return the memory of a run, and for each load and store the numbers of the lines that ran up to it."""
     first = kernel.__code__.co_firstlineno + 1  # below the decorator
     ran = [[]]
 
-    def line(frame, event, _):
+    def line(frame: FrameType, event: str, _: Any) -> Callable:
         if event == "line":
             ran[-1].append(frame.f_lineno - first)
             if _moves(source[ran[-1][-1]]):
                 ran.append([])
         return line
 
-    def call(frame, event, _):
+    def call(frame: FrameType, event: str, _: Any) -> Callable | None:
         if frame.f_code.co_name == kernel.__name__:
             ran[-1] = []  # a program begins
             return line
+        return None
 
     before = sys.gettrace()
     sys.settrace(call)  # the interpreter runs a kernel as Python
@@ -112,17 +116,17 @@ def _followed(kernel, source, run):
         sys.settrace(before)
 
 
-def _moves(line):
+def _moves(line: str) -> bool:
     return "tl.load(" in line or "tl.store(" in line
 
 
-def _value(line):
+def _value(line: str) -> str:
     """Return what a line's load is called, or what its store writes."""
-    statement = ast.parse(line.strip()).body[0]
+    statement: Any = ast.parse(line.strip()).body[0]
     return ast.unparse(statement.targets[0] if isinstance(statement, ast.Assign) else statement.value.args[1])
 
 
-def _written(tensor):
+def _written(tensor: torch.Tensor) -> list[list[str]]:
     """Return the numbers of a tensor as they are written into cells, for each row."""
     rows = tensor.reshape(-1, tensor.shape[-1]).tolist()
     return [[f"{x:.2f}".removeprefix("0").removesuffix(".00") or "0" for x in row] for row in rows]
@@ -140,16 +144,16 @@ def count(state: State) -> int:
 
 def describe(state: State) -> str:
     """Say which program does what, and how much of its block is masked."""
-    told = trace(state)
+    numbers = trace(state)
     if state.step == 0:
-        return f"{state.kernel}: {times(told['programs'], 'program')} of one kernel, and none has begun."
-    now = told["accesses"][state.step - 1]
-    (first, end), width = now["columns"], told["width"]
+        return f"{state.kernel}: {times(numbers['programs'], 'program')} of one kernel, and none has begun."
+    now = numbers["accesses"][state.step - 1]
+    (first, end), width = now["columns"], numbers["width"]
     verb = "loads from" if now["kind"] == "load" else "stores to"
     inside = end - first
     masked = f"{width - inside} of {width} masked" if inside < width else f"all {width} inside"
     return (
-        f"Program {now['program']} (of {told['programs']}) {verb} {now['tensor']}, columns {first} to "
+        f"Program {now['program']} (of {numbers['programs']}) {verb} {now['tensor']}, columns {first} to "
         f"{first + width - 1}, {masked}. Loaded so far: {now['loaded']} B; stored: {now['stored']} B."
     )
 

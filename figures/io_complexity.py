@@ -7,6 +7,7 @@ peaks, products and bytes: a real program needs more of both.
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from figures import style
 from figures.explore import explorer
@@ -35,13 +36,13 @@ class State:
 
 
 @lru_cache(maxsize=64)
-def _trace(name, batch, heads, d, dtype, training):
+def _trace(name: str, batch: int, heads: int, d: int, dtype: str, training: bool) -> dict[str, Any]:
     card = CARDS[name]
     rate = getattr(card, dtype)
     layer = {"heads": batch * heads, "training": training}
-    ways = {}
+    ways: dict[str, dict] = {}
     for way, fused in WAYS.items():
-        size = {"itemsize": DTYPES[dtype], "fused": fused, **layer}
+        size: dict[str, Any] = {"itemsize": DTYPES[dtype], "fused": fused, **layer}
         longest = io_complexity.longest(card.dram_bytes, d, **size)
         needs = [io_complexity.need(N, d, **size) for N in LENGTHS]
         ways[way] = {
@@ -56,12 +57,12 @@ def _trace(name, batch, heads, d, dtype, training):
     return {"card": name, "room": card.dram_bytes, "dtype": dtype, "lengths": list(LENGTHS), "ways": ways}
 
 
-def _seconds(N, d, flop_rate, byte_rate, *, heads, **way):
+def _seconds(N: int, d: int, flop_rate: float | None, byte_rate: float, *, heads: int, **way: Any) -> float | None:
     """Return the least time of all heads at these peaks; None where the rate of products is not known."""
     return heads * roofline.seconds(*_demand(N, d, **way), flop_rate, byte_rate) if flop_rate else None
 
 
-def _clock(N, d, flop_rate, byte_rate, *, heads, **way):
+def _clock(N: int, d: int, flop_rate: float | None, byte_rate: float, *, heads: int, **way: Any) -> str | None:
     """Name what decides that time: the bytes, the products, or these with S computed again; None as there."""
     flops, nbytes = _demand(N, d, **way)
     if not flop_rate:
@@ -71,7 +72,7 @@ def _clock(N, d, flop_rate, byte_rate, *, heads, **way):
     return "products, S again" if way["fused"] and way["training"] else "products"
 
 
-def _demand(N, d, *, itemsize, training, fused):
+def _demand(N: int, d: int, *, itemsize: int, training: bool, fused: bool) -> tuple[int, int]:
     """Return the FLOPs and the bytes of one head.
 
     The fused way moves each tensor once per pass: no kernel moves less.
@@ -92,22 +93,22 @@ def duration(seconds: float) -> str:
     return f"{seconds / UNITS[unit]:.3g} {unit}"
 
 
-def _tokens(N):
+def _tokens(N: int) -> str:
     return f"{N / 1e6:.3g} million tokens" if N >= 1e6 else f"{N:,} tokens"
 
 
 def describe(state: State) -> Caption:
     """Say what each way needs at this length, where it runs out, and how long it takes at least."""
-    told = trace(state)
-    words = [_way(name, way, told, state.step) for name, way in told["ways"].items()]
+    numbers = trace(state)
+    words = [_way(name, way, numbers, state.step) for name, way in numbers["ways"].items()]
     kind = "training step" if state.training else "forward pass"
     return Caption(f"A {kind} of [{LENGTHS[state.step]:,} tokens](step). {'. '.join(words)}.")
 
 
-def _way(name, way, told, step):
+def _way(name: str, way: dict, numbers: dict, step: int) -> str:
     need = way["needs"][step]["total"]
-    fits = "" if need <= told["room"] else ", too much"
-    time = f"takes at least {way['lasts'][step]}" if way["lasts"] else f"no {told['dtype']} rate is known"
+    fits = "" if need <= numbers["room"] else ", too much"
+    time = f"takes at least {way['lasts'][step]}" if way["lasts"] else f"no {numbers['dtype']} rate is known"
     return f"{name.capitalize()}: {style.amount(need)}{fits}, runs out at {_tokens(way['longest'])}, {time}"
 
 

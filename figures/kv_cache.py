@@ -5,6 +5,7 @@ Kills the belief that the cache of a text is one long tensor: it is wherever the
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from figures.explore import explorer
 from figures.figure import Scrub, Slide, Toggle, line
@@ -30,7 +31,7 @@ class State:
 
 
 @cache
-def _trace(page, sharing):
+def _trace(page: int, sharing: bool) -> dict[str, Any]:
     pool, numbers, steps = Pool(TOKENS // page, page), {}, []
     moments = [("the pool is empty", "", 0), *SCRIPT]
     for what, name, n in moments:
@@ -74,8 +75,8 @@ def trace(state: State) -> dict:
 
 def describe(state: State) -> str:
     """Say what just happened, how many pages are held, and what is wasted with and without pages."""
-    told = trace(state)
-    now = told["steps"][state.step]
+    numbers = trace(state)
+    now = numbers["steps"][state.step]
     copied = "".join(
         f" Page {source} is copied to {to} first, with {times(now['copied'], 'token')}." for source, to in now["copies"]
     )

@@ -11,6 +11,7 @@ XOR of one place for each bit of its thread and its register. So the trace has t
 import re
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -81,7 +82,7 @@ def words(layout: str, swizzled: bool, register: int) -> np.ndarray:
 
 
 @cache
-def _trace(layout, register, swizzled):
+def _trace(layout: str, register: int, swizzled: bool) -> dict[str, Any]:
     places, shared = numbers_of(layout), offsets(swizzled)
     moved = words(layout, swizzled, register) % BANKS  # [groups, 32]
     return {

@@ -6,6 +6,7 @@ The second belief to go: that work falls with the visible pairs. Tiles at the ed
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -38,24 +39,19 @@ class State:
 
 
 @lru_cache(maxsize=128)
-def _trace(name, size, Nq, B):
+def _trace(name: str, size: int, Nq: int, B: int) -> dict[str, Any]:
     mask, shape = KINDS[name](size), (Nq, NK)
-    kinds, moved, full = masks.schedule(mask, shape, B, B), _moved(Nq, B, mask), _moved(Nq, B, None)
-    tiles = []
+    kinds, moved, full = masks.schedule(mask, shape, B, B), _moved(Nq, B, mask), _moved(Nq, B, masks.full())
+    dense, tiles = mask.dense(shape), []
     for (i, j), nbytes in moved["tiles"]:
-        rows, cols = slice(i * B, min((i + 1) * B, Nq)), slice(j * B, min((j + 1) * B, NK))
-        seen = np.broadcast_to(
-            mask.visible(*np.ogrid[rows, cols], shape), (rows.stop - rows.start, cols.stop - cols.start)
-        )
-        tiles.append(
-            {"i": i, "j": j, "whole": bool(kinds[i, j] == masks.WHOLE), "pairs": int(seen.sum()), "moved": nbytes}
-        )
+        pairs = dense[i * B : (i + 1) * B, j * B : (j + 1) * B].sum()
+        tiles.append({"i": i, "j": j, "whole": bool(kinds[i, j] == masks.WHOLE), "pairs": int(pairs), "moved": nbytes})
     return {
         "Nq": Nq,
         "Nk": NK,
         "B": B,
         "tiles": tiles,
-        "spans": [_spans(row) for row in mask.dense(shape)],
+        "spans": [_spans(row) for row in dense],
         "pairs": masks.pairs(mask, shape),
         "computed": len(tiles) * B * B,
         "skipped": int((kinds == masks.SKIPPED).sum()),
@@ -65,7 +61,7 @@ def _trace(name, size, Nq, B):
     }
 
 
-def _moved(Nq, B, mask):
+def _moved(Nq: int, B: int, mask: masks.Mask) -> dict[str, Any]:
     """Run the tile loop, and return its tiles in order with the bytes moved up to each, and all its bytes."""
     memory = Memory()
     Q, K = np.zeros((Nq, D), np.float32), np.zeros((NK, D), np.float32)
@@ -78,7 +74,7 @@ def _moved(Nq, B, mask):
     return {"tiles": tiles, "total": memory.moved}
 
 
-def _spans(row):
+def _spans(row: np.ndarray) -> list[list[int]]:
     """Return the runs of visible keys of one query, as (start, stop)."""
     ends = np.flatnonzero(np.diff(np.r_[0, row.astype(int), 0]))
     return ends.reshape(-1, 2).tolist()
@@ -91,15 +87,15 @@ def trace(state: State) -> dict:
 
 def describe(state: State) -> str:
     """Say how many pairs are visible, how many tiles that takes, and what has been moved."""
-    told = trace(state)
-    done = told["tiles"][: state.step]
-    moved = done[-1]["moved"] if 0 < state.step < len(told["tiles"]) else told["moved"] if done else 0
-    share = told["pairs"] / told["computed"] if told["tiles"] else 0
-    visits = len(told["tiles"])
+    numbers = trace(state)
+    done = numbers["tiles"][: state.step]
+    moved = done[-1]["moved"] if 0 < state.step < len(numbers["tiles"]) else numbers["moved"] if done else 0
+    share = numbers["pairs"] / numbers["computed"] if numbers["tiles"] else 0
+    visits = len(numbers["tiles"])
     return (
-        f"{told['pairs']:,} of {state.Nq * NK:,} pairs are visible. The loop visits {visits} tiles, of which "
-        f"{told['cut']} are cut, and skips {told['skipped']}. Useful share: {share:.3f}. "
-        f"After tile {state.step}: {style.amount(moved)} of {style.amount(told['moved'])}."
+        f"{numbers['pairs']:,} of {state.Nq * NK:,} pairs are visible. The loop visits {visits} tiles, of which "
+        f"{numbers['cut']} are cut, and skips {numbers['skipped']}. Useful share: {share:.3f}. "
+        f"After tile {state.step}: {style.amount(moved)} of {style.amount(numbers['moved'])}."
     )
 
 

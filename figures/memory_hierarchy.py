@@ -56,24 +56,24 @@ def trace(state: State) -> dict:
 
 def describe(state: State) -> str:
     """Say what fills the window, and what a program has of the fast memory."""
-    told = trace(state)
-    smem, dram = told["levels"][1], told["levels"][DRAM]
+    numbers = trace(state)
+    smem, dram = numbers["levels"][1], numbers["levels"][DRAM]
     window = WINDOWS[state.zoom]
-    whose = "one SM" if state.one_sm else f"all {told['sms']} SMs"
+    whose = "one SM" if state.one_sm else f"all {numbers['sms']} SMs"
     parts = [_share(level["nbytes"] / window) for level in (dram, smem)]
     return (
         f"{state.card}, full-height square: {_size(window)}. {dram['name']} is {parts[0]}, the shared memory and "
-        f"L1 of {whose} {parts[1]}. A block of threads gets {_size(told['block']['nbytes'])}. "
+        f"L1 of {whose} {parts[1]}. A block of threads gets {_size(numbers['block']['nbytes'])}. "
         f"Shared memory hands over {smem['times']:.3g} times the bytes."
     )
 
 
-def _share(part):
+def _share(part: float) -> str:
     """Say how much of the square that is."""
     return f"{part:,.0f} squares" if part >= 10 else f"{part:.2g} squares" if part > 1 else f"{100 * part:.2g}% of it"
 
 
-def _size(nbytes):
+def _size(nbytes: float) -> str:
     """Return a size in binary units, which is what NVIDIA means by KB, MB and GB of memory."""
     for unit, size in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20)):
         if nbytes >= size:

@@ -10,6 +10,9 @@ Every box is an event of ``flashlab.reference.roles``, which computes attention 
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, lru_cache
+from typing import Any
+
+import numpy as np
 
 from figures.explore import explorer
 from figures.figure import Choose, Scrub, Slide, line
@@ -55,14 +58,14 @@ def design(state: State) -> roles.Design:
 
 
 @cache
-def _inputs():
+def _inputs() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return Q [256, d], K and V [512, d] of a real text."""
     Q, K, V = data.captured("alice").head()
     return Q[:256], K, V
 
 
 @lru_cache(maxsize=128)
-def _run(design, Bc):
+def _run(design: roles.Design, Bc: int) -> roles.Run:
     return roles.forward(*_inputs(), design, Bc=Bc)
 
 
@@ -72,7 +75,7 @@ def run(state: State) -> roles.Run:
 
 
 @lru_cache(maxsize=128)
-def _times(design):
+def _times(design: roles.Design) -> list[int]:
     run = _run(design, SHOWN)
     return sorted({0, run.cycles, *(time for event in run.events if event.unit in ROWS for time in event[:2])})
 
@@ -87,13 +90,13 @@ def count(state: State) -> int:
     return len(times(state)) - 1
 
 
-def counted(state: State) -> dict:
+def counted(state: State) -> list[dict]:
     """Return for each share how long a block takes once all is under way, and how long each unit works for it."""
     return _counted(state.d, state.card)
 
 
 @lru_cache(maxsize=16)
-def _counted(d, card):
+def _counted(d: str, card: str) -> list[dict]:
     found = []
     for share in SHARES:
         it = design(State(0, share, d, card))
@@ -103,7 +106,7 @@ def _counted(d, card):
     return found
 
 
-def best(state: State) -> dict:
+def best(state: State) -> str:
     """Return the least share that takes no more than half a per cent longer than the best one."""
     found = counted(state)
     least = min(it["cycles"] for it in found)
@@ -126,7 +129,7 @@ def trace(state: State) -> dict:
     }
 
 
-def _box(event):
+def _box(event: Event) -> dict[str, Any]:
     place = 2 if event.by == "correct" else tile(event)
     return {
         "lane": ROWS.index(event.unit), "place": place, "start": event.start, "end": event.end,
@@ -154,20 +157,20 @@ def words(event: Event) -> str:
     return f"{what}{name(event)} of tile {tile(event)}"
 
 
-def _verb(event, first):
+def _verb(event: Event, first: bool) -> str:
     many = words(event).startswith(("exponentials", "sums"))
     return ("begin" if first else "end") + ("" if many else "s")
 
 
 def describe(state: State) -> str:
     """Say what begins or ends at this moment, what a block takes, and which share would be best."""
-    now, whole, chosen = times(state)[state.step], run(state), counted(state)[SHARES.index(state.share)]
+    now, whole, block = times(state)[state.step], run(state), counted(state)[SHARES.index(state.share)]
     here = [e for e in whole.events if e.unit in ROWS and now in e[:2]]
     happened = [f"{words(e)} {_verb(e, e.start == now)}" for e in here][:1]
     happened = happened or ["copies come" if now == 0 else "the last copy of O ends"]
-    products, exponentials, others = chosen["units"]
+    products, exponentials, others = block["units"]
     return (
-        f"Cycle {now:,} of {whole.cycles:,}: {happened[0]}. A block takes {chosen['cycles']:,} cycles: "
+        f"Cycle {now:,} of {whole.cycles:,}: {happened[0]}. A block takes {block['cycles']:,} cycles: "
         f"{products:,} of products, {exponentials:,} of exponentials, {others:,} of all else. "
         f"The best share here is {best(state)}."
     )

@@ -4,8 +4,10 @@ Kills the belief that a softmax needs the whole row before it can begin: a large
 kept, not a second look at the past, and the division waits for the end.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -61,18 +63,18 @@ def row(source: str, n: int) -> tuple[list[str], np.ndarray, np.ndarray]:
 
 
 @lru_cache(maxsize=64)
-def _trace(source, n, block, lift):
+def _trace(source: str, n: int, block: int, lift: float) -> dict[str, Any]:
     tokens, scores, values = row(source, n)
     largest = int(scores.argmax())
     seen = scores[scores > -np.inf]
     limits = min(0, seen.min(), scores.max() + LIFTS[0]), max(0, scores.max() + LIFTS[-1])
     scores = scores + lift * (np.arange(len(scores)) == largest)  # [n]
     unit = np.eye(len(scores), dtype=np.float32)  # [n, n]   as values: the output is then the row of weights itself
-    told = np.concatenate([values, unit], 1)  # [n, 1 + n]
-    state = online_softmax.identity(1, told.shape[1])
+    columns = np.concatenate([values, unit], 1)  # [n, 1 + n]
+    state = online_softmax.identity(1, columns.shape[1])
     steps = [_step(0, 0, state, 1.0)]
     for part in tiles(len(scores), block):
-        before, state = state, online_softmax.update(state, scores[None, part], told[part])
+        before, state = state, online_softmax.update(state, scores[None, part], columns[part])
         alpha = np.exp(before.m - np.where(state.m == -np.inf, 0, state.m))  # [1]
         added = state.l - alpha * before.l, state.O[:, 0] - alpha * before.O[:, 0]  # [1], [1]
         steps.append({**_step(part.start, part.stop, state, alpha[0]), "added": _plain([part[0] for part in added])})
@@ -92,13 +94,13 @@ def _trace(source, n, block, lift):
     }
 
 
-def _step(start, stop, state, alpha):
+def _step(start: int, stop: int, state: online_softmax.State, alpha: float) -> dict[str, Any]:
     """Return what is known when ``stop`` scores have come, as plain data; P: e^(s - m) of those, not yet divided."""
     m, l, O, alpha = (_plain(part) for part in (state.m, state.l, state.O[0], [alpha]))
     return {"new": [start, stop], "m": m[0], "l": l[0], "O": O[0], "P": O[1 : 1 + stop], "alpha": alpha[0]}
 
 
-def _plain(values):
+def _plain(values: Iterable[float]) -> list[float | None]:
     """Return floats in seven digits, None for minus infinity."""
     return [None if value == -np.inf else float(f"{value:.7g}") for value in values]
 
@@ -115,11 +117,11 @@ def count(state: State) -> int:
 
 def describe(state: State) -> str:
     """Say what came, what happened to the past, and what is kept."""
-    told, n = trace(state), _number
-    steps = told["steps"]
+    numbers, n = trace(state), _number
+    steps = numbers["steps"]
     if state.step == len(steps):
         words = f"All {steps[-1]['new'][1]} scores have come. Divide once, by ℓ = {n(steps[-1]['l'])}: "
-        return f"{words}the bars are the softmax, the output is {n(told['output'])}."
+        return f"{words}the bars are the softmax, the output is {n(numbers['output'])}."
     now, before = steps[state.step], steps[max(state.step - 1, 0)]
     if state.step == 0:
         return "No score has come: m = −∞, ℓ = 0, O = 0."
@@ -134,7 +136,7 @@ def describe(state: State) -> str:
     return f"{words}Kept: m = {n(now['m'])}, ℓ = {n(now['l'])}, O = {n(now['O'])}."
 
 
-def _number(value):
+def _number(value: float | None) -> str:
     return "−∞" if value is None else f"{value:.4g}".replace("-", "−")
 
 

@@ -67,7 +67,7 @@ def chart_script() -> str:
     return "\n".join([*map(_wrapped, CHARTS), f"chart.start({_json(style)});\n"])
 
 
-def _wrapped(module):
+def _wrapped(module: str) -> str:
     text = (HERE / "js" / f"{module}.js").read_text(encoding="utf-8")
     names = re.findall(r"^export (?:const|function) (\w+)", text, re.M)
     text = re.sub(r'^import (\{.*\}) from "\./(\w+)\.js";$', r"const \1 = \2;", text, flags=re.M)
@@ -141,5 +141,5 @@ def page(figure: Any) -> str:
     )
 
 
-def _json(data) -> str:
+def _json(data: Any) -> str:
     return json.dumps(data, allow_nan=False, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")

@@ -8,9 +8,11 @@ Every box is an event of ``flashlab.reference.pipeline``, a piece of one, or the
 attention of a real text while its clock runs.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
 from figures.explore import explorer
 from figures.figure import Choose, Scrub, Slide, Toggle, line
@@ -25,6 +27,8 @@ SCALES = (13_000, 24_000)  # cycles across the picture: the first that suffices
 SHARED = ("tensor core", "vector units")  # units that work for both consumers
 NAMES = {"softmax": "P", "rescale": ""}
 WAITS = {"full": "tiles", "q_full": "Q", "turn": "turn", "products": "products", "empty": "room", "q_empty": "room"}
+# A box from ``low`` to ``high`` of its row's height, its name at ``seat``; coming: the tile cannot be read yet.
+WHOLE = {"low": 0.0, "high": 1.0, "seat": 0.5, "coming": False}
 CODE = {
     "S": line(pipeline.consume, "pipe.scores"),
     "PV": line(pipeline.consume, "pipe.weighted"),
@@ -52,7 +56,7 @@ class State:
 
 
 @lru_cache(maxsize=64)
-def _run(stages, consumers, overlap):
+def _run(stages: int, consumers: str, overlap: bool) -> pipeline.Run:
     Q, K, V = data.captured("alice").head()
     design = pipeline.Design(stages, consumers == "two, ping-pong", overlap, 1 if consumers == CONSUMERS[0] else 2)
     return pipeline.forward(Q[:QUERIES], K, V, design)
@@ -69,7 +73,7 @@ def times(state: State) -> list[int]:
 
 
 @lru_cache(maxsize=64)
-def _times(run):
+def _times(run: pipeline.Run) -> list[int]:
     return sorted({0, *(time for event in run.events for time in event[:2])})
 
 
@@ -84,7 +88,7 @@ def moment(state: State) -> int:
 
 
 @lru_cache(maxsize=64)
-def _trace(stages, consumers, overlap):
+def _trace(stages: int, consumers: str, overlap: bool) -> dict[str, Any]:
     state = State(0, stages, consumers, overlap)
     events = run(state).events
     two = consumers != CONSUMERS[0]
@@ -114,16 +118,16 @@ def _trace(stages, consumers, overlap):
         "boxes": boxes,
         "waits": waits,
         "links": [one for one in links if one],
-        "steps": [_told(state, workers) for state in every],
+        "steps": [_step(state, workers) for state in every],
     }
 
 
 def trace(state: State) -> dict:
-    """Return the boxes of every unit, the waits, who ended each of them, and what is told at every moment."""
+    """Return the boxes of every unit, the waits, who ended each of them, and what the picture says at every moment."""
     return _trace(state.stages, state.consumers, state.overlap)
 
 
-def _told(state, workers):
+def _step(state: State, workers: list[str]) -> dict[str, Any]:
     bits = phases(state)
     return {
         "doing": {unit: _doing(unit, state) for unit in ("copy engine", "tensor core", *workers)},
@@ -132,16 +136,13 @@ def _told(state, workers):
     }
 
 
-def _box(event, row, start, end, tip, *, low=0.0, high=1.0, seat=0.5, coming=False, named=True):
-    """Return a stretch of time in a row, from ``low`` to ``high`` of its height.
-
-    seat: where its name is if it has the whole height; coming: the tile is not there to be read yet.
-    """
-    look = {"low": low, "high": high, "seat": seat, "coming": coming, "name": name(event) if named else ""}
+def _box(event: Event, row: str, start: int, end: int, tip: dict, *, named: bool = True, **look: Any) -> dict[str, Any]:
+    """Return a stretch of time in a row. look: what differs from ``WHOLE``."""
+    look = {**WHOLE, **look, "name": name(event) if named else ""}
     return {"row": row, "start": start, "end": end, "kind": event.kind, "tip": tip, **look}
 
 
-def _pieces(event, events):
+def _pieces(event: Event, events: list[Event]) -> Iterator[tuple[int, int, bool]]:
     """Yield the stretches of an event, each with whether its unit worked for another program, too."""
     others = [e for e in events if e.unit == event.unit and e.by != event.by]
     others = [e for e in others if e.start < event.end and event.start < e.end]
@@ -150,7 +151,7 @@ def _pieces(event, events):
         yield start, end, any(e.start < end and start < e.end for e in others)
 
 
-def _shared(event, events, row, tip, halves):
+def _shared(event: Event, events: list[Event], row: str, tip: dict, halves: bool) -> list[dict]:
     """Return boxes half as high where the unit is shared: areas are work. halves: each consumer has its own half."""
     pieces = list(_pieces(event, events))
     widest = max(pieces, key=lambda piece: piece[1] - piece[0])
@@ -163,23 +164,22 @@ def _shared(event, events, row, tip, halves):
     ]  # fmt: skip
 
 
-def _held(event, events, stages):
+def _held(event: Event, events: list[Event], stages: int) -> list[dict]:
     """Return what a copy makes of its buffer: coming until the barrier knows of it, there until it is given back."""
     stage, n = event.g % stages, event.g // stages
     full, empty = ([e.end for e in events if e.unit == "barrier" and e.kind == f"{barrier}[{stage}]"]
                    for barrier in ("full", "empty"))  # fmt: skip
     low = 0.0 if event.kind == "K" else 0.5
-    where = {"low": low, "high": low + 0.5}
     lines = [f"asked for in cycle {event.start:,}", f"full[{stage}] lets it be read from {full[n]:,} on",
              f"empty[{stage}] gives the room back in {empty[n]:,}"]  # fmt: skip
     tip = {"title": f"{name(event)} in {event.where}", "lines": lines, "code": CODE["full"]}
     return [
-        _box(event, f"stage {stage}", event.start, full[n], tip, **where, coming=True, named=False),
-        _box(event, f"stage {stage}", full[n], empty[n], tip, **where),
+        _box(event, f"stage {stage}", event.start, full[n], tip, low=low, high=low + 0.5, coming=True, named=False),
+        _box(event, f"stage {stage}", full[n], empty[n], tip, low=low, high=low + 0.5),
     ]
 
 
-def _copied(event, events):
+def _copied(event: Event, events: list[Event]) -> dict[str, Any]:
     """Return the rest of a copy's tip: where it goes, and what the producer waited for."""
     if event.kind == "O":
         return {"lines": [_span(event), "to slow memory"], "code": CODE["O"]}
@@ -190,12 +190,12 @@ def _copied(event, events):
     return {"lines": [_span(event), f"into {event.where}", *kept], "code": CODE[event.kind]}
 
 
-def _earlier(event, wait, events):
+def _earlier(event: Event, wait: Event, events: list[Event]) -> bool:
     """Has a copy into the same buffer begun between a wait and this one?"""
     return any(e.where == event.where and wait.end <= e.start < event.start for e in events)
 
 
-def _waited(product, events):
+def _waited(product: Event, events: list[Event]) -> list[str]:
     """Return what a product waited for: the barriers at which its consumer waited in this step, and the tensor core."""
     previous = product.j + (product.kind == "S")  # the scores that its consumer asked for one step before
     since = [e.start for e in events if e[2:6] == ("tensor core", product.by, "S", previous)]
@@ -206,14 +206,14 @@ def _waited(product, events):
     return lines or ["waited for nothing"]
 
 
-def _ended(wait, events):
+def _ended(wait: Event, events: list[Event]) -> str:
     """Return which barrier a consumer waited at, how long, and until when."""
     cause = _cause(wait, events)
     where = f"phase {wait.j} of {wait.kind}" if wait.kind != "products" else f"at most {wait.j} of its products left"
     return f"waited {wait.end - wait.start:,} cycles for {where}" + (f": {cause[0]}" if cause else "")
 
 
-def _cause(wait, events):
+def _cause(wait: Event, events: list[Event]) -> tuple[str, str, int] | None:
     """Return who ended a wait, in words, with the row and the cycle; None if it is not known."""
     barrier, at = wait.kind.rstrip("]").split("[") if "[" in wait.kind else (wait.kind, "")
     if barrier == "turn":
@@ -230,19 +230,19 @@ def _cause(wait, events):
     return f"{name(last)} came", "copy engine", last.end
 
 
-def _wait(event, events):
+def _wait(event: Event, events: list[Event]) -> dict[str, Any]:
     tip = {"title": f"{event.by} waits for {_awaited(event)}", "lines": [_span(event), _ended(event, events)],
            "code": CODE[event.kind.split("[")[0]]}  # fmt: skip
     return {"row": event.by, "start": event.start, "end": event.end, "words": _awaited(event), "tip": tip}
 
 
-def _link(event, events):
+def _link(event: Event, events: list[Event]) -> dict[str, Any] | None:
     """Return the line from what ended a wait to the consumer that waited; None if nobody knows."""
     cause = _cause(event, events)
     return cause and {"at": event.end, "from": cause[1], "since": cause[2], "to": event.by}
 
 
-def _span(event):
+def _span(event: Event) -> str:
     return f"cycles {event.start:,} to {event.end:,}: {event.end - event.start:,}"
 
 
@@ -251,11 +251,11 @@ def name(event: Event) -> str:
     return NAMES.get(event.kind, event.kind) + ("" if event.kind in ("Q", "O", "rescale") else chr(0x2080 + event.j))
 
 
-def _awaited(event):
+def _awaited(event: Event) -> str:
     return WAITS[event.kind.split("[")[0]]
 
 
-def under_way(state: State, unit: str, by: str | None = None) -> object:
+def under_way(state: State, unit: str, by: str | None = None) -> list[Event]:
     """Return the events of a unit that the clock is in."""
     now = moment(state)
     return [e for e in run(state).events if e.unit == unit and e.start <= now < e.end and by in (None, e.by)]
@@ -275,7 +275,7 @@ def busy(state: State) -> float:
     return cycles / now if now else 0.0
 
 
-def _doing(unit, state):
+def _doing(unit: str, state: State) -> str:
     """Return in words what a unit or a consumer is at."""
     if unit == "copy engine":
         idle = ["idle: waits for room"] if under_way(state, "producer") else ["idle"]
@@ -288,7 +288,7 @@ def _doing(unit, state):
     return words[0] if words else "done" if ended else "asks for products"
 
 
-def _words(event):
+def _words(event: Event) -> str:
     if event.unit == "copy engine":
         return f"{name(event)} {'leaves' if event.kind == 'O' else 'comes'}"
     if event.unit == "vector units":
@@ -296,7 +296,7 @@ def _words(event):
     return f"{name(event)} of {event.by}"
 
 
-def _happened(state):
+def _happened(state: State) -> Iterator[str]:
     """Yield what ends and what begins at this moment, in words."""
     now, events = moment(state), run(state).events
     work = [e for e in events if e.unit in ("copy engine", "tensor core", "vector units")]
@@ -310,7 +310,7 @@ def _happened(state):
     yield from (f"{e.by} begins to wait for {_awaited(e)}" for e in events if e.start == now and e.unit == e.by)
 
 
-def _completed(event):
+def _completed(event: Event) -> str:
     barrier, at = event.kind.rstrip("]").split("[")
     return {"full": f"stage {at} is full", "empty": f"stage {at} is empty", "turn": f"it is consumer {at}'s turn",
             "q_full": f"Q of consumer {at} is there", "q_empty": f"Q of consumer {at} is free"}[barrier]  # fmt: skip
@@ -320,9 +320,9 @@ def describe(state: State) -> str:
     """Say what happens at this moment, how busy the tensor core is, and what that comes to."""
     whole = run(state)
     happened, each = list(_happened(state)), whole.cycles / whole.blocks
-    said = [words for n, words in enumerate(happened) if len(" ".join(happened[: n + 1]).split()) <= 16] or happened[:1]
+    parts = [part for n, part in enumerate(happened) if len(" ".join(happened[: n + 1]).split()) <= 16] or happened[:1]
     return (
-        f"Cycle {moment(state):,} of {whole.cycles:,}: {', '.join(said)}. "
+        f"Cycle {moment(state):,} of {whole.cycles:,}: {', '.join(parts)}. "
         f"The tensor core was busy {busy(state):.0%} so far, {whole.busy / whole.cycles:.0%} in all: "
         f"{each:,.0f} cycles per block, {pipeline.teraflops(each):.0f} TFLOP/s on {pipeline.H100.sms} SMs."
     )

@@ -8,9 +8,11 @@ and what the matrix products take at the peaks of one card. Rebuilding adds a sl
 numbers of the paper's configuration: as the paper prints them, as this course counts them, as one GPU measured them.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +22,7 @@ from figures.figure import Scrub, Slide, Toggle, line
 from flashlab.course import data
 from flashlab.machine import costs
 from flashlab.machine.hardware import CARDS
-from flashlab.machine.memory import Memory
+from flashlab.machine.memory import Event, Memory
 from flashlab.machine.memory import replay as moments
 from flashlab.reference import masks, published, recomputation, standard_attention, tiling
 from flashlab.reference.rules import Rules
@@ -58,44 +60,45 @@ def head(dtype: type = np.float16) -> tuple[np.ndarray, ...]:
 
 
 @lru_cache(maxsize=32)
-def _trace(Br, Bc, causal):
+def _trace(Br: int, Bc: int, causal: bool) -> dict[str, Any]:
     Q, K, V, dO = head()
     O, lse = _forward(causal)
     memory = Memory()
     recomputation.backward(Q, K, V, O, lse, dO, Br, Bc, Rules(mask=_mask(causal)), memory=memory)
-    return _told(memory.events, "P rebuilt", _kept(causal), Q.shape, Br, Bc, "float16", _code)
+    return _stepwise(memory.events, "P rebuilt", _kept(causal), Q.shape, (Br, Bc), "float16", _code)
 
 
 @lru_cache(maxsize=2)
-def _forward(causal):
+def _forward(causal: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return O and lse, whose tiles need not be those of the backward pass."""
     Q, K, V, _ = head()
     return tiling.fa1_forward(Q, K, V, 256, 256, Rules(mask=_mask(causal)))
 
 
 @lru_cache(maxsize=2)
-def _kept(causal):
+def _kept(causal: bool) -> dict[str, Any]:
     """Return the pass that keeps P as plain data: its parts, and when its matrices of N x N are stored."""
     Q, K, V, dO = head()
     kept = Memory()
     standard_attention.forward(Q, K, V, Rules(mask=_mask(causal)), Br=128, memory=kept)
-    before = len(kept.events)
+    forward = len(kept.events)
     standard_attention.backward(dO, kept, Br=128)
-    other = _parts(kept.events[before:])
+    events = list(kept.events)[forward:]
+    other = _parts(events)
     for part in other:  # each product of whole matrices is a kernel of its own
         part["flops"] = 0 if "softmax" in part["name"] else costs.flops(len(Q), len(K), Q.shape[1]) // 2
     squares = [
         {"name": "P", "said": "left by the forward pass", "start": 0, "stop": 0, "bytes": kept.tensors["P"].nbytes}
     ]
-    squares += [_square(name, kept.events[before:]) for name in ("dP", "dS")]
+    squares += [_square(name, events) for name in ("dP", "dS")]
     return {"name": "P kept", "parts": other, "squares": squares}
 
 
-def _mask(causal):
-    return masks.causal() if causal else None
+def _mask(causal: bool) -> masks.Mask:
+    return masks.causal() if causal else masks.full()
 
 
-def _square(name, events):
+def _square(name: str, events: Iterable[Event]) -> dict[str, Any]:
     """Return when a matrix of N x N is stored, in bytes moved since the beginning, and how large it is."""
     stores = [now for now in moments(events) if (now.kind, now.name) == ("store", name)]
     size = sum(now.nbytes for now in stores)
@@ -109,7 +112,7 @@ def _square(name, events):
     }
 
 
-def _parts(events):
+def _parts(events: Iterable[Event]) -> list[dict]:
     """Return what each kernel, or program, of a run moved: {name, start, stop} in bytes since the beginning."""
     parts = []
     for now in moments(events):
@@ -120,9 +123,11 @@ def _parts(events):
     return parts
 
 
-def _told(events, name, other, shape, Br, Bc, dtype, code):
+def _stepwise(
+    events: Iterable[Event], name: str, other: dict, shape: tuple, tiles: tuple, dtype: str, code: Callable
+) -> dict[str, Any]:
     """Return a run step by step beside the parts of another one, as plain data."""
-    N, d = shape
+    (N, d), (Br, Bc) = shape, tiles
     steps = _steps(events, d, code)
     parts = _parts(events)
     for before, step in zip(steps, steps[1:], strict=False):
@@ -147,7 +152,7 @@ def _told(events, name, other, shape, Br, Bc, dtype, code):
     }
 
 
-def _steps(events, d, code):
+def _steps(events: Iterable[Event], d: int, code: Callable) -> list[dict]:
     """Return a line for each load, store and rebuilt tile of a backward pass, with how things stand after it.
 
     A kernel's registers are not on its bill: that it rebuilds a tile follows from what it has loaded.
@@ -189,24 +194,24 @@ def _steps(events, d, code):
     return steps
 
 
-def _plain(name):
+def _plain(name: str) -> str:
     """Return the tensor's name of a tile that grows (dK_j), and of lse with rows past the end."""
     return name.removesuffix("_padded").removesuffix("_j")
 
 
-def _tile(where):
+def _tile(where: dict[str, list]) -> list | None:
     """Return the rows and columns of the scores that all loaded tiles meet in, None if they do not."""
     rows, cols = ([where.get(name) for name in side] for side in (("Q", "dO", *ROWS), ("K", "V")))
     met = all(span is not None and span == side[0] for side in (rows, cols) for span in side)
     return [rows[0], cols[0]] if met else None
 
 
-def _with_grown(held, where, kernel):
+def _with_grown(held: list[list], where: dict[str, list], kernel: str) -> list[list]:
     grown = GROWN.get(kernel, {})
     return held + [[name, where[like], 0] for name, like in grown.items() if like in where]
 
 
-def _code(kind, name=""):
+def _code(kind: str, name: str = "") -> str:
     """Return the line of ``recomputation.backward`` that does it."""
     if kind == "rebuild":
         return line(recomputation.backward, "rebuild(S_ij")
@@ -229,28 +234,29 @@ def describe(state: State) -> str:
     return _say(trace(state), state.step)
 
 
-def _say(told, at):
-    step, (other, this) = told["steps"][at], told["passes"]
+def _say(numbers: dict, at: int) -> str:
+    step, (other, this) = numbers["steps"][at], numbers["passes"]
     whole, last = other["parts"][-1]["stop"], this["parts"][-1]["stop"]
     if step["clock"] > last:
         words = f"{this['name']}: done after {style.amount(last)}. "
         return (
             f"{words}{other['name']}: {style.amount(step['clock'])} of {style.amount(whole)}, {step['name']} is done."
         )
-    words = f"{_event(told, step)}. {step['rebuilt']} of {told['steps'][-1]['rebuilt']} tiles rebuilt, none stored. "
+    tiles = numbers["steps"][-1]["rebuilt"]
+    words = f"{_event(numbers, step)}. {step['rebuilt']} of {tiles} tiles rebuilt, none stored. "
     words += f"Moved: {style.amount(step['moved'])} of {style.amount(last)}; "
     return f"{words}{other['name']}, in all: {style.amount(whole)}."
 
 
-def _event(told, step):
+def _event(numbers: dict, step: dict) -> str:
     if not step["kind"]:
         return "Before the first step P is nowhere"
     if step["kind"] == "rebuild":
         (r0, _), (c0, _) = step["span"]
-        i, j = r0 // told["Br"], c0 // told["Bc"]
+        i, j = r0 // numbers["Br"], c0 // numbers["Bc"]
         *uses, last = USES[step["kernel"]]
         return f"Rebuild P({i}, {j}) from Q({i}), K({j}) and lse({i}), for {', '.join(uses)} and {last}"
-    size = told["Bc" if step["name"] in KEYS else "Br"]
+    size = numbers["Bc" if step["name"] in KEYS else "Br"]
     where = "" if step["kernel"] == "program" else f" in {step['kernel']}"
     return f"{step['kind'].capitalize()} {step['name']}({step['span'][0] // size}){where}"
 
@@ -273,7 +279,7 @@ class Replayed:
 
 def replay(
     events: list,
-    other: dict,
+    other: list,
     N: int,
     Br: int,
     Bc: int,
@@ -287,21 +293,21 @@ def replay(
     events: those of ``flashlab.kernels.portable.backward`` with tiles of Br x Bc, as its bill has them; other: those of
     ``recomputation.backward``, with which the kernels are compared; dtype: of both.
     """
-    loop = _told(other, "one loop", {"name": "", "parts": [], "squares": []}, (N, d), Br, Bc, dtype, _no_code)
-    told = _told(events, "the kernels", loop["passes"][1], (N, d), Br, Bc, dtype, _no_code)
+    loop = _stepwise(other, "one loop", {"name": "", "parts": [], "squares": []}, (N, d), (Br, Bc), dtype, _no_code)
+    numbers = _stepwise(events, "the kernels", loop["passes"][1], (N, d), (Br, Bc), dtype, _no_code)
     figure = SimpleNamespace(
         __name__=__name__,
         State=Replayed,
-        CONTROLS={"step": Scrub(lambda _: len(told["steps"]) - 1)},
-        trace=lambda state: told,
-        describe=lambda state: _say(told, state.step),
+        CONTROLS={"step": Scrub(lambda _: len(numbers["steps"]) - 1)},
+        trace=lambda state: numbers,
+        describe=lambda state: _say(numbers, state.step),
     )
     from figures import widget
 
     return widget.Explorer(figure, state)
 
 
-def _no_code(kind, name=""):
+def _no_code(kind: str, name: str = "") -> None:
     return None
 
 
@@ -332,10 +338,10 @@ def bills() -> dict:
     """Return the bill of the paper's configuration by who says so: {quantity: "standard, fused"} in words."""
     found = measured()
     device = found.pop("device").removeprefix("NVIDIA ")
-    told = {"printed in the paper, A100": PAPER, "counted in this course": counted(), f"measured, one {device}": found}
+    by = {"printed in the paper, A100": PAPER, "counted in this course": counted(), f"measured, one {device}": found}
     return {
         who: {each: ", ".join(say(each, one) for one in pair) for each, pair in bill.items()}
-        for who, bill in told.items()
+        for who, bill in by.items()
     }
 
 

@@ -8,6 +8,7 @@ The events are recorded in runs of ``reference.ring``; tests compare them with t
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +31,7 @@ class State:
 
 
 @lru_cache(maxsize=16)
-def _trace(P, causal):
+def _trace(P: int, causal: bool) -> dict[str, Any]:
     X = np.ones((N, D), np.float32)
     runs = []
     for name in ranks.PLACEMENTS:
@@ -41,14 +42,14 @@ def _trace(P, causal):
     return {"P": P, "N": N, "block": (N // P) ** 2, "ideal": whole / P, "runs": runs}
 
 
-def _tokens(placement, P):
+def _tokens(placement: tuple[ranks.Runs, ...], P: int) -> list[int]:
     """Return the owners of 2 P neighbouring places: of the 2 P stretches, or of the first 2 P tokens if striped."""
     owner = {position: rank for rank, runs in enumerate(placement) for run in runs for position in run}
     stride = 1 if placement[0][0].step > 1 else N // (2 * P)
     return [owner[place * stride] for place in range(2 * P)]
 
 
-def _steps(events, P):
+def _steps(events: list[ring.Event], P: int) -> list[list[dict]]:
     """Return, for each step, what each rank does: whose keys it has, scores it computes, bytes it sends."""
     steps = [[{"owner": 0, "scores": 0, "sent": 0} for _ in range(P)] for _ in range(P)]
     for event in events:
@@ -58,7 +59,7 @@ def _steps(events, P):
     return steps
 
 
-def _sums(events, P):
+def _sums(events: list[ring.Event], P: int) -> dict[str, int]:
     """Return how long the steps take together, in scores, if all wait for the slowest."""
     most = [0] * P
     for event in events:
@@ -74,14 +75,14 @@ def trace(state: State) -> dict:
 
 def describe(state: State) -> str:
     """Say how much of the processors' time was idle so far, and what each has sent."""
-    told = trace(state)
-    idle = ", ".join(f"{run['name']} {_idle(run, state.step):.0%}" for run in told["runs"])
-    sent = sum(step[0]["sent"] for step in told["runs"][0]["steps"][: state.step])
+    numbers = trace(state)
+    idle = ", ".join(f"{run['name']} {_idle(run, state.step):.0%}" for run in numbers["runs"])
+    sent = sum(step[0]["sent"] for step in numbers["runs"][0]["steps"][: state.step])
     mask = "causal mask" if state.causal else "no mask"
     return f"{state.P} processors, {mask}, step {state.step}. Idle so far: {idle}. Each has sent {style.amount(sent)}."
 
 
-def _idle(run, step):
+def _idle(run: dict, step: int) -> float:
     steps = run["steps"][: step + 1]
     time = sum(max(rank["scores"] for rank in step) for step in steps)
     work = sum(rank["scores"] for step in steps for rank in step)

@@ -6,6 +6,7 @@ fusing is enough: with tiles of 16 queries one kernel moves more bytes than thre
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from figures.explore import explorer
 from figures.figure import Choose, Scrub, Slide
@@ -45,7 +46,7 @@ def trace(state: State) -> dict:
     peak = getattr(card, state.dtype)
     standard = roofline.attention(state.N, state.d, state.dtype)
 
-    def mark(name, work):
+    def mark(name: str, work: roofline.Work) -> dict[str, Any]:
         reach = peak and roofline.reachable(work, peak, card.dram_rate)
         return {
             "name": name,
@@ -80,19 +81,15 @@ def count(state: State) -> int:
 
 def describe(state: State) -> str:
     """Say where the mark is that slides, and how far the card is used."""
-    told = trace(state)
-    if told["missing"]:
-        return f"No {state.dtype} rate for {state.card}: {told['missing']}. {_named_now(told, state)} is not placed."
-    now = told["fused"][state.step - 1] if state.step else told["parts"][-1]
-    side = "bytes" if now["intensity"] < told["ridge"] else "arithmetic"
+    numbers = trace(state)
+    now = numbers["fused"][state.step - 1] if state.step else numbers["parts"][-1]
+    if why := numbers["missing"]:
+        return f"No {state.dtype} rate for {state.card}: {why}. {now['name'].capitalize()} is not placed."
+    side = "bytes" if now["intensity"] < numbers["ridge"] else "arithmetic"
     return (
         f"{state.card}, {state.dtype}, N = {state.N}, d = {state.d}; {now['name']}: {digits(now['intensity'], 3)} "
-        f"FLOPs per byte, {now['share']:.1%} of the peak: it waits for {side}. The ridge is at {told['ridge']:.0f}."
+        f"FLOPs per byte, {now['share']:.1%} of the peak: it waits for {side}. The ridge is at {numbers['ridge']:.0f}."
     )
-
-
-def _named_now(told, state):
-    return (told["fused"][state.step - 1] if state.step else told["parts"][-1])["name"].capitalize()
 
 
 CONTROLS = {

@@ -7,7 +7,7 @@ maximum (a wide band of numbers will do), and that an overflow always shows as i
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -58,7 +58,7 @@ def row(dtype: str, spread: float) -> Row:
     return Row(scores, exact, e, l[:, 0], P, outcome)
 
 
-def _outcome(e, l, P, exact, eps):
+def _outcome(e: np.ndarray, l: float, P: np.ndarray, exact: np.ndarray, eps: float) -> str:
     if np.isinf(e).any():
         return "NaN: ∞ / ∞"
     if np.isinf(l):
@@ -68,27 +68,27 @@ def _outcome(e, l, P, exact, eps):
     return "right" if (np.abs(P - exact) <= 2 * eps).all() else "digits lost"
 
 
-def window(dtype: str) -> tuple:
+def window(dtype: str) -> safe_softmax.Window:
     """Return where exp leaves the dtype: 0 below the first, subnormal below the second, inf above the third."""
     return safe_softmax.window(torch.finfo(getattr(torch, dtype)))
 
 
 def trace(state: State) -> dict:
-    """Return the row in all three dtypes at all shifts; e, l and P in the chosen one."""
-    chosen = row(state.dtype, state.spread)
+    """Return the row in all three dtypes at all shifts; e, l and P in that of the state."""
+    own = row(state.dtype, state.spread)
     return {
-        "scores": _plain(chosen.scores),
-        "exact": _plain(chosen.exact),
+        "scores": _plain(own.scores),
+        "exact": _plain(own.exact),
         "lanes": [_lane(dtype, row(dtype, state.spread)) for dtype in DTYPES],
-        "e": [_plain(e) for e in chosen.e],
-        "l": _plain(chosen.l),
-        "P": [_plain(P) for P in chosen.P],
-        "outcome": chosen.outcome,
+        "e": [_plain(e) for e in own.e],
+        "l": _plain(own.l),
+        "P": [_plain(P) for P in own.P],
+        "outcome": own.outcome,
         "code": CODE,
     }
 
 
-def _lane(dtype, row):
+def _lane(dtype: str, row: Row) -> dict[str, Any]:
     """Return a dtype's window, what exp gives of each score at each shift (a letter), and the outcomes in stretches."""
     normal = torch.finfo(getattr(torch, dtype)).tiny
     kinds = np.select([row.e == np.inf, row.e >= normal, row.e > 0], ["i", "n", "s"], "0")  # [shifts, n]
@@ -101,7 +101,7 @@ def _lane(dtype, row):
     }
 
 
-def _plain(values):
+def _plain(values: np.ndarray) -> list[float | str]:
     """Return numbers in four digits, and what is none in words."""
     return [float(f"{x:.4g}") if np.isfinite(x) else "NaN" if np.isnan(x) else "∞" for x in values]
 
@@ -120,7 +120,7 @@ def describe(state: State) -> str:
     )
 
 
-def _number(value):
+def _number(value: float) -> str:
     return "∞" if value == np.inf else f"{value:.4g}".replace("e-0", "e-").replace("-", "−")
 
 

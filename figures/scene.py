@@ -98,7 +98,7 @@ class Recorder(RendererBase):
     def draw_image(self, gc: Any, x: float, y: float, im: Any, transform: Any = None) -> None:
         """Leave an image out: a chart's marks are its cells."""
 
-    def _placed(self, points):
+    def _placed(self, points: Any) -> np.ndarray:
         """Return points in pixels from the upper left corner, as SVG counts them."""
         height = self.get_canvas_width_height()[1]
         return np.round(np.ravel(np.reshape(points, (-1, 2)) * (1, -1) + (0, height)), 1)

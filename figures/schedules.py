@@ -11,6 +11,7 @@ counted in blocks of keys: the beginning and end of a tile take none.
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -105,13 +106,13 @@ def heads(tiles: list[dict], time: int) -> list[int]:
     return sorted({tile["head"] for tile in tiles if tile["start"] <= time < tile["start"] + tile["blocks"]})
 
 
-def _most(tiles):
+def _most(tiles: list[dict]) -> int:
     """Return the number of heads that are in use at once, at most."""
     return max(len(heads(tiles, time)) for time in range(end(tiles)))
 
 
 @lru_cache(maxsize=64)
-def _trace(order, mask, programs):
+def _trace(order: str, mask: str, programs: int) -> dict[str, Any]:
     tiles = run(order, mask, programs)
     orders = {name: run(name, mask, programs) for name in ORDERS}
     return {
@@ -140,22 +141,22 @@ def trace(state: State) -> dict:
     return _trace(state.order, state.mask, state.programs)
 
 
-def _idle(tiles, programs, time):
+def _idle(tiles: list[dict], programs: int, time: int) -> int:
     return programs - sum(tile["start"] <= time < tile["start"] + tile["blocks"] for tile in tiles)
 
 
 def describe(state: State) -> str:
     """Say when the last program ends, the lower bound, and at this time the idle programs and the heads in use."""
-    told, tiles = trace(state), run(state.order, state.mask, state.programs)
-    idle, used = _idle(tiles, state.programs, state.step), len(told["heads"][state.step])
+    numbers, tiles = trace(state), run(state.order, state.mask, state.programs)
+    idle, used = _idle(tiles, state.programs, state.step), len(numbers["heads"][state.step])
     order = state.order[0].upper() + state.order[1:]
     now = "all programs have ended"
     if used:
         who = f"{idle} of {state.programs} programs idle" if idle else f"all {state.programs} programs work"
         now = f"{who}, {times(used, 'head')} in use"
     return (
-        f"{order}, {state.mask}: the last program ends at {told['end']}, and no order ends before "
-        f"{digits(told['mean'], 3)}. At {state.step}: {now}."
+        f"{order}, {state.mask}: the last program ends at {numbers['end']}, and no order ends before "
+        f"{digits(numbers['mean'], 3)}. At {state.step}: {now}."
     )
 
 

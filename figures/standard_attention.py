@@ -5,15 +5,17 @@ an input or to the output. Both ways run on one head of GPT-2 medium, N = 1024 a
 that travels is a line of the bill that the counting memory kept. Equal areas are equal bytes.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from typing import Any
 
 import numpy as np
 
 from figures import style
 from figures.explore import explorer
 from figures.figure import Scrub, Toggle, line
-from flashlab.machine.memory import Memory, replay
+from flashlab.machine.memory import Event, Memory, Moment, replay
 from flashlab.reference import masks, published, recomputation, standard_attention, tiling
 from flashlab.reference.dropout import Dropout
 from flashlab.reference.rules import Rules
@@ -37,9 +39,9 @@ class State:
 
 
 @lru_cache(maxsize=8)
-def _trace(mask, dropout):
+def _trace(mask: bool, dropout: bool) -> dict[str, Any]:
     standard, whole = Memory(), counted(State(0, mask, dropout))
-    rules = Rules(masks.causal() if mask else None, dropout=Dropout(0.1, 0) if dropout else None)
+    rules = Rules(masks.causal() if mask else masks.full(), dropout=Dropout(0.1, 0) if dropout else None)
     standard_attention.forward(*_inputs(), rules, Br=B, memory=standard)
     events = {"standard": standard.events, "fused": _fused()}
     runs = [_run(way, events[way], whole[way]) for way in WAYS]
@@ -48,20 +50,21 @@ def _trace(mask, dropout):
 
 
 @cache
-def _inputs():
+def _inputs() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(2)
-    return tuple(rng.normal(size=(N, D)).astype(np.float16) for _ in "QKV")
+    Q, K, V = (rng.normal(size=(N, D)).astype(np.float16) for _ in "QKV")
+    return Q, K, V
 
 
 @cache
-def _fused():
+def _fused() -> Sequence[Event]:
     """Return the events of the fused way, which does not know of mask and dropout: they cost it no byte."""
     memory = Memory()
     tiling.fa2_forward(*_inputs(), B, B, memory=memory)
     return memory.events
 
 
-def _run(way, events, whole):
+def _run(way: str, events: Sequence[Event], whole: int) -> dict[str, Any]:
     """Return one run as plain data: a line per load or store, with what fast memory holds after it."""
     lines = []
     for now in replay(events):
@@ -91,12 +94,12 @@ def _run(way, events, whole):
     }
 
 
-def _rows(place):
+def _rows(place: tuple) -> tuple[int, int]:
     """Return the rows of a tensor that were moved, all of them where no place is given."""
     return place[0] if place else (0, N)
 
 
-def _code(way, now):
+def _code(way: str, now: Moment) -> str:
     """Return the line of flashlab that made this transfer."""
     if way == "fused":
         return line(tiling.fa2_forward, f'{now.kind}("{now.name}"')
@@ -141,7 +144,7 @@ def describe(state: State) -> str:
     return f"{words}{_status(standard, clock)} {_status(fused, clock)}"
 
 
-def _status(run, clock):
+def _status(run: dict, clock: int) -> str:
     done = [line for line in run["lines"] if line["moved"] <= clock]
     if len(done) == len(run["lines"]):
         squares = sum(line["nbytes"] for line in run["lines"] if line["name"] in SQUARES)

@@ -16,7 +16,7 @@ INK, PALE, PAPER = "#22272e", "#d5dae0", "#ffffff"
 STANDARD, FLASH = "#8a8f98", "#a8324a"
 BROWN, PINK = "#7d5a3c", "#b8559a"  # of lines in charts, beside others that are no tensors
 
-FONT = {"fontfamily": "DejaVu Sans", "color": INK}
+FONT: dict[str, Any] = {"fontfamily": "DejaVu Sans", "color": INK}
 DPI = 110
 WEIGHTS = "Purples"  # colour map of P, darker for more
 

@@ -9,9 +9,11 @@ memory and back.
 
 from bisect import bisect_right
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
@@ -19,13 +21,13 @@ from figures import style
 from figures.explore import explorer
 from figures.figure import Scrub, Slide, Toggle, line
 from flashlab.course import data
-from flashlab.machine.memory import Memory
+from flashlab.machine.memory import Event, Memory, Moment
 from flashlab.machine.memory import replay as moments
 from flashlab.reference import masks, standard_attention, tiling
 from flashlab.reference.rules import Rules
 
 SRAM_BYTES = 64 * 1024  # what a T4 gives to one block of threads
-RUNS = {
+RUNS: dict[str, Callable] = {
     "Standard attention": standard_attention.forward,
     "FlashAttention: keys outside": tiling.fa1_forward,
     "FlashAttention-2: queries outside": tiling.fa2_forward,
@@ -51,20 +53,21 @@ def head() -> tuple[np.ndarray, ...]:
 
 
 @lru_cache(maxsize=32)
-def _trace(N, Br, Bc, causal):
+def _trace(N: int, Br: int, Bc: int, causal: bool) -> dict[str, Any]:
     Q, K, V = (tensor[:N] for tensor in head())
     runs = {}
     for name, forward in RUNS.items():
         memory = Memory()
         tiles = {"Br": Br} if forward is standard_attention.forward else {"Br": Br, "Bc": Bc}
-        forward(Q, K, V, rules=Rules(masks.causal() if causal else None), memory=memory, **tiles)
+        forward(Q, K, V, rules=Rules(masks.causal() if causal else masks.full()), memory=memory, **tiles)
         runs[name] = _run(memory.events, N, N, forward)
     return _together(runs, N, N)
 
 
-def _run(events, Nq, Nk, function=None):
+def _run(events: Sequence[Event], Nq: int, Nk: int, function: Callable | None = None) -> dict[str, Any]:
     """Return one run as plain data: a line for each load and store, with how things stand after it."""
-    lines, times = [], Counter()
+    lines: list[dict] = []
+    times: Counter = Counter()
     for now in moments(events):
         resident = [[name, nbytes] for name, nbytes in now.resident.items()]
         if now.kind in ("hold", "drop") and lines and lines[-1]["number"] == now.kernels:
@@ -96,14 +99,14 @@ def _run(events, Nq, Nk, function=None):
     return {"lines": lines, "kernels": kernels, "moved": lines[-1]["moved"] if lines else 0}
 
 
-def _rows(name, place, N):
+def _rows(name: str, place: tuple, N: int) -> tuple[int, int]:
     """Return which rows of a tensor [..., N, d], or of one number per row [..., N], were moved."""
     if not place:
         return 0, N
     return place[-1] if name in ROWS or len(place) == 1 else place[-2]
 
 
-def _tile(now, rows, Nq, Nk):
+def _tile(now: Moment, rows: tuple[int, int] | None, Nq: int, Nk: int) -> tuple | None:
     """Return the rows and columns of the scores that are being worked on, None if there are none yet."""
     if now.name[0] in "SP":
         return rows, (0, Nk)
@@ -112,13 +115,13 @@ def _tile(now, rows, Nq, Nk):
     return _rows("Q", now.places["Q"], Nq), _rows("K", now.places["K"], Nk)
 
 
-def _code(function, now):
+def _code(function: Callable | None, now: Moment) -> str | None:
     if function in (tiling.fa1_forward, tiling.fa2_forward):
         return line(function, f'{now.kind}("{now.name}"')
     return None
 
 
-def _together(runs, Nq, Nk):
+def _together(runs: dict[str, dict], Nq: int, Nk: int) -> dict[str, Any]:
     """Return all runs under one clock: the numbers of bytes at which one of them moves on."""
     clock = sorted({0, *(line["moved"] for run in runs.values() for line in run["lines"])})
     named = [{"name": name, **run} for name, run in runs.items()]
@@ -140,12 +143,12 @@ def describe(state: State) -> str:
     return _say(trace(state), state.step)
 
 
-def _say(trace, step):
-    clock = trace["clock"][step]
-    return f"Clock at {style.amount(clock)}. {'; '.join(_status(run, clock) for run in trace['runs'])}."
+def _say(numbers: dict, step: int) -> str:
+    clock = numbers["clock"][step]
+    return f"Clock at {style.amount(clock)}. {'; '.join(_status(run, clock) for run in numbers['runs'])}."
 
 
-def _status(run, clock):
+def _status(run: dict, clock: int) -> str:
     if clock >= run["moved"]:
         return f"{run['name']} is done with {style.amount(run['moved'])}"
     now = bisect_right(run["lines"], clock, key=lambda line: line["moved"]) - 1
@@ -183,14 +186,14 @@ def replay(events: dict[str, list], Nq: int, Nk: int) -> object:
     for name, recorded in events.items():
         if not any(event.nbytes for event in recorded):
             raise ValueError(f"{name}: nothing was loaded or stored while this was recorded")
-    told = _together({name: _run(recorded, Nq, Nk) for name, recorded in events.items()}, Nq, Nk)
-    last = len(told["clock"]) - 1
+    numbers = _together({name: _run(recorded, Nq, Nk) for name, recorded in events.items()}, Nq, Nk)
+    last = len(numbers["clock"]) - 1
     figure = SimpleNamespace(
         __name__=__name__,
         State=Step,
         CONTROLS={"step": Scrub(lambda _: last)},
-        trace=lambda state: told,
-        describe=lambda state: _say(told, state.step),
+        trace=lambda state: numbers,
+        describe=lambda state: _say(numbers, state.step),
     )
     from figures import widget
 

@@ -3,6 +3,8 @@
 It kills the belief that the N x N matrix must exist somewhere: it is dotted, and only one tile of it is ever there.
 """
 
+from typing import Any
+
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from figures import style
@@ -48,7 +50,7 @@ def words() -> str:
     return f"One kernel: Q, K, V and O cross between slow and fast memory in tiles, S and P never do. {steps}"
 
 
-def _matrix(ax, name, color, x, y, width, height, at):
+def _matrix(ax: Any, name: str, color: str, x: float, y: float, width: float, height: float, at: int) -> Mark:
     """Draw a thin matrix in slow memory, cut into tiles; the one numbered ``at`` is in fast memory. Return its mark."""
     ax.add_patch(Rectangle((x, y), width, height, fc=style.PAPER, ec=style.SLOW, lw=1.5))
     upright = height > width
@@ -67,7 +69,7 @@ def _matrix(ax, name, color, x, y, width, height, at):
     return Mark(ax, (x, x + width), (y, y + height), name, lines)
 
 
-def _square(ax):
+def _square(ax: Any) -> Mark:
     """Draw the N x N matrix that is never there, but for one tile. Return its mark."""
     step, (i, j) = SIDE / TILES, AT
     ax.add_patch(Rectangle((LEFT, TOP - SIDE), SIDE, SIDE, fc="none", ec=style.STANDARD, lw=1, ls=":"))
@@ -81,13 +83,13 @@ def _square(ax):
     below = TOP - SIDE - GAP
     for start, end in (((column, TOP + 0.12), (column, tile[1] + step)), ((column, below), (column, tile[1]))):
         ax.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": style.FAST, "lw": 1.3})
-    for y, said in ((0.28, "S and P: never"), (0.12, "in slow memory")):
-        ax.text(LEFT + 0.1, TOP - SIDE + y, said, fontsize=9, color=style.INK)
+    for y, words in ((0.28, "S and P: never"), (0.12, "in slow memory")):
+        ax.text(LEFT + 0.1, TOP - SIDE + y, words, fontsize=9, color=style.INK)
     lines = ["in slow memory: nothing", "in fast memory: one tile, made and forgotten"]
     return Mark(ax, (LEFT, LEFT + SIDE), (TOP - SIDE, TOP), "S and P", lines)
 
 
-def _words(ax):
+def _words(ax: Any) -> list[Mark]:
     """Write the steps beside the picture, with the lesson that builds each. Return their marks."""
     x, y = LEFT + SIDE + GAP + THIN + 0.45, 4.45
     ax.text(x, y, "One kernel, for each tile of queries:", fontsize=11, fontweight="bold", color=style.INK)
@@ -99,14 +101,13 @@ def _words(ax):
         ax.text(x + 0.25, y - 0.2, lesson, fontsize=8.5, color=style.INK, fontstyle="italic")
         place = (x - 0.1, SIZE[0] - 0.1), (y - 0.29, y + 0.22)
         marks.append(Mark(ax, *place, f"{number}. {_set(step)}", [f"lesson: {lesson}"]))
-    box = {"boxstyle": "round,pad=0.05", "fc": "none", "ec": style.FAST, "lw": 1.3}
-    ax.add_patch(FancyBboxPatch((x, 0.3), 3.75, 0.42, **box))
+    ax.add_patch(FancyBboxPatch((x, 0.3), 3.75, 0.42, "round,pad=0.05", fc="none", ec=style.FAST, lw=1.3))
     held = "in fast memory: the filled tiles, m and ℓ"
     ax.text(x + 0.12, 0.51, held, fontsize=10, va="center", color=style.FAST)
     return marks
 
 
-def _set(text):
+def _set(text: str) -> str:
     """Return words with indices below the line and exponents above it."""
     for plain, written in (("_ij", "ᵢⱼ"), ("_i", "ᵢ"), ("_j", "ⱼ"), ("^s", "ˢ")):
         text = text.replace(plain, written)

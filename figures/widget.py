@@ -59,10 +59,10 @@ class Explorer:
         except Exception as error:  # whatever it is: the page waits for an answer
             return {"error": f"{type(error).__name__}: {error}"}
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return self.figure.describe(self.state)
 
-    def _repr_mimebundle_(self, **_):
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         words = repr(self)
         kind = os.environ.get("FLASHLAB_FIGURES")
         if kind == "still":

@@ -108,9 +108,9 @@ def test_every_exercise_stores_what_check_says_of_its_stub(capsys, monkeypatch):
         if cell.id in importing[name] or is_exercise(cell):
             run(cell, f"{name}, cell {cell.id!r}", namespaces[name])
         if is_exercise(cell):
-            said, stored = capsys.readouterr().out, "".join(output.text for output in cell.outputs)
-            if stored != said or not NOT_YET.fullmatch(said):
-                faulty.append((name, cell.id, said))
+            printed, stored = capsys.readouterr().out, "".join(output.text for output in cell.outputs)
+            if stored != printed or not NOT_YET.fullmatch(printed):
+                faulty.append((name, cell.id, printed))
     assert faulty == []
 
 
@@ -127,9 +127,9 @@ def test_what_other_versions_print_otherwise_is_stored_as_the_pinned_ones_print_
             free = cell.metadata.get("tags") == [NOT_COMPARED] and cell.id not in VARYING
             if cell.id in importing[name] or free and reads(cell) <= set(namespace):
                 run(cell, f"{name}, cell {cell.id!r}", namespace)
-                said, stored = capsys.readouterr().out, "".join(output.get("text", "") for output in cell.outputs)
-                if said != stored:
-                    faulty.append((name, cell.id, said))
+                printed, stored = capsys.readouterr().out, "".join(output.get("text", "") for output in cell.outputs)
+                if printed != stored:
+                    faulty.append((name, cell.id, printed))
     assert faulty == [], "run make notebooks"
 
 
@@ -162,8 +162,8 @@ def test_every_stored_picture_has_its_words_as_alt_text():
 def alts(output):
     """The alt texts of the pictures in an output; None for a picture without one."""
     pictures = re.findall(r"<img[^>]*>", output.get("data", {}).get("text/html", ""))
-    said = [re.search(r' alt="([^"]*)"', picture) for picture in pictures]
-    return [alt and html.unescape(alt[1]) for alt in said]
+    matches = [re.search(r' alt="([^"]*)"', picture) for picture in pictures]
+    return [alt and html.unescape(alt[1]) for alt in matches]
 
 
 # The form of a lesson.
@@ -178,14 +178,14 @@ def test_opens_and_closes_in_the_fixed_form():
 
 
 def test_the_opening_counts_the_exercises():
-    counts = {(name, word) for name in NOTEBOOKS for word in asked(name)}
+    counts = {(name, word) for name in NOTEBOOKS for word in tasks(name)}
     assert [(name, word) for name, word in counts if word not in NOTEBOOKS[name].cells[0].source] == []
 
 
-def asked(name):
+def tasks(name):
     """Yield how many exercises and questions a lesson has, in words."""
     source = "\n".join(cell.source for cell in code(NOTEBOOKS[name]))
-    kinds = {asked: find(asked) for asked in re.findall(r"^check\(\"([\w.]+)\", (?!lambda)", source, re.MULTILINE)}
+    kinds = {task: find(task) for task in re.findall(r"^check\(\"([\w.]+)\", (?!lambda)", source, re.MULTILINE)}
     for kind, word in ((Exercise, "exercise"), (Question, "question")):
         if count := sum(isinstance(it, kind) for it in kinds.values()):
             number = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"][count - 1]
@@ -231,15 +231,15 @@ def test_minutes_are_read_from_words(words, expected):
 
 def test_exercises_are_listed_in_the_order_of_their_lessons():
     """``overview`` lists them so."""
-    listed, asked = {}, {}
+    listed, checked = {}, {}
     for name in every():
         listed.setdefault(name.partition(".")[0], []).append(name)
     for name, cell in CODE:
         if is_exercise(cell):
             lesson = name.partition("_")[2]
             quiz = [f"{lesson}.quiz_{key}" for key in re.findall(r'"(\w+)": \.\.\.', cell.source)]
-            asked.setdefault(lesson, []).extend([*re.findall(r'check\("([^"]+)"', cell.source), *quiz])
-    assert listed == asked
+            checked.setdefault(lesson, []).extend([*re.findall(r'check\("([^"]+)"', cell.source), *quiz])
+    assert listed == checked
 
 
 def test_headings_of_exercises_state_their_minutes():
@@ -247,9 +247,9 @@ def test_headings_of_exercises_state_their_minutes():
     for name, notebook in NOTEBOOKS.items():
         for text, cell in zip(notebook.cells, notebook.cells[1:], strict=False):
             stated = re.search(r"^## .* · (\d+) minutes", text.source)
-            asked = re.search(r"check\(\"([\w.]+)", cell.source)
-            if stated and asked:
-                minutes[name, text.id] = int(stated[1]), find(asked[1]).minutes
+            checked = re.search(r"check\(\"([\w.]+)", cell.source)
+            if stated and checked:
+                minutes[name, text.id] = int(stated[1]), find(checked[1]).minutes
     assert {at: both for at, both in minutes.items() if both[0] != both[1]} == {}
 
 
@@ -358,12 +358,12 @@ def compared(name):
 def test_what_prose_states_of_a_measurement_a_cell_prints():
     wrong = []
     for name in {name for name, cell in CODE if READING.search(cell.source)}:
-        known = printed(NOTEBOOKS[name]) | compared(name)
+        numbers = printed(NOTEBOOKS[name]) | compared(name)
         for cell in prose(NOTEBOOKS[name]):
             for number, unit in stated(cell):
                 digits = len(number.partition(".")[2])
-                rounded = {f"{float(it) / UNITS.get(unit, 1):.{digits}f}" for it in known}
-                if number not in known | rounded:
+                rounded = {f"{float(it) / UNITS.get(unit, 1):.{digits}f}" for it in numbers}
+                if number not in numbers | rounded:
                     wrong.append((name, cell.id, number, unit))
     assert wrong == [], "no cell prints these numbers"
 
@@ -383,7 +383,7 @@ def test_a_typed_measurement_is_found():
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4//8/AAX+Av4N70a4AAAAAElFTkSuQmCC"
 
 
-def made(cell_id="a-cell", outputs=(), **metadata):
+def one_cell(cell_id="a-cell", outputs=(), **metadata):
     cell = nbformat.v4.new_code_cell("1", execution_count=7, outputs=list(outputs), metadata=metadata)
     cell.id = cell_id
     return nbformat.v4.new_notebook(cells=[cell])
@@ -397,12 +397,15 @@ def pictured(words):
 @pytest.mark.parametrize(
     "notebook, fault",
     [
-        (made("1a2b3c4d"), "give it an id"),
-        (made("Cell_1"), "give it an id"),
-        (made(outputs=[nbformat.v4.new_output("error", ename="E", evalue="v", traceback=[])]), "stores an error"),
-        (made(outputs=[nbformat.v4.new_output("stream", text=f"see {ROOT}/x.py")]), "names a path"),
-        (made(outputs=[nbformat.v4.new_output("stream", text="x" * 400_000)]), "400,000 are allowed"),
-        (made(outputs=[nbformat.v4.new_output("display_data", {"image/png": PNG, "text/plain": "a"})]), "no alt text"),
+        (one_cell("1a2b3c4d"), "give it an id"),
+        (one_cell("Cell_1"), "give it an id"),
+        (one_cell(outputs=[nbformat.v4.new_output("error", ename="E", evalue="v", traceback=[])]), "stores an error"),
+        (one_cell(outputs=[nbformat.v4.new_output("stream", text=f"see {ROOT}/x.py")]), "names a path"),
+        (one_cell(outputs=[nbformat.v4.new_output("stream", text="x" * 400_000)]), "400,000 are allowed"),
+        (
+            one_cell(outputs=[nbformat.v4.new_output("display_data", {"image/png": PNG, "text/plain": "a"})]),
+            "no alt text",
+        ),
     ],
 )
 def test_faults_are_named(notebook, fault):
@@ -413,7 +416,7 @@ def test_normalised_keeps_the_lesson_and_drops_the_run():
     still = page.captioned(base64.b64decode(PNG), "a row")
     shown = f'<div data-figure="bars">{still}</div><script></script>'
     live = {"application/vnd.jupyter.widget-view+json": {"model_id": "0"}, "text/html": shown, "text/plain": "a row"}
-    notebook = made(outputs=[nbformat.v4.new_output("display_data", live)], tags=["a-tag"], execution={"a": "b"})
+    notebook = one_cell(outputs=[nbformat.v4.new_output("display_data", live)], tags=["a-tag"], execution={"a": "b"})
     notebook.metadata.widgets = {"application/vnd.jupyter.widget-state+json": {"state": {}}}
     stored = normalise(notebook)
     assert stored.cells[0].metadata == {"tags": ["a-tag"]}
@@ -442,7 +445,7 @@ def test_what_a_learner_answers_is_tagged_and_not_compared():
 
 
 def test_a_stored_picture_has_its_words_as_alt_text_in_a_static_page():
-    stored = normalise(made(outputs=[pictured("a row of <bars>")]))
+    stored = normalise(one_cell(outputs=[pictured("a row of <bars>")]))
     static, _ = HTMLExporter(template_name="lab").from_notebook_node(stored)
     assert re.findall(r'<img[^>]* alt="([^"]*)"', static) == ["a row of &lt;bars&gt;"]
 
@@ -453,7 +456,7 @@ def test_pictures_are_stored_in_fewer_bytes_and_with_the_same_pixels():
     pixels.save(buffer, "png", compress_level=0)
     shown = page.picture(buffer.getvalue(), "teal")
     stored = normalise(
-        made(outputs=[nbformat.v4.new_output("display_data", {"text/html": shown, "text/plain": "teal"})])
+        one_cell(outputs=[nbformat.v4.new_output("display_data", {"text/html": shown, "text/plain": "teal"})])
     )
     again = stored.cells[0].outputs[0].data["text/html"]
     assert len(again) < len(shown) / 10 and alts(stored.cells[0].outputs[0]) == ["teal"]
@@ -463,7 +466,7 @@ def test_pictures_are_stored_in_fewer_bytes_and_with_the_same_pixels():
 
 def test_stored_outputs_are_kept_when_nothing_is_run(tmp_path):
     path = tmp_path / "a.ipynb"
-    nbformat.write(made(outputs=[nbformat.v4.new_output("stream", text="42")]), path)
+    nbformat.write(one_cell(outputs=[nbformat.v4.new_output("stream", text="42")]), path)
     assert main(["--stored", str(path)]) == 0
     (cell,) = nbformat.read(path, as_version=4).cells
     assert cell.outputs[0].text == "42" and cell.execution_count == 1

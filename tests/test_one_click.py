@@ -52,12 +52,12 @@ print(sharing.ADDRESS)
 
 def test_the_site_of_a_fork_leads_to_the_fork():
     variables = os.environ | {"FLASHLAB_REPOSITORY": "https://github.com/uni/attention"}
-    said = subprocess.check_output([sys.executable, "-c", OF_A_FORK], cwd=ROOT, env=variables, text=True)
-    assert "git clone https://github.com/uni/attention" in said
+    text = subprocess.check_output([sys.executable, "-c", OF_A_FORK], cwd=ROOT, env=variables, text=True)
+    assert "git clone https://github.com/uni/attention" in text
     assert (
-        "/github/uni/attention/blob/gh-pages/colab/06_tiling.ipynb" in said and "codespaces.new/uni/attention" in said
+        "/github/uni/attention/blob/gh-pages/colab/06_tiling.ipynb" in text and "codespaces.new/uni/attention" in text
     )
-    assert said.endswith("https://uni.github.io/attention/\n") and "git clone https://github.com/flashlab" not in said
+    assert text.endswith("https://uni.github.io/attention/\n") and "git clone https://github.com/flashlab" not in text
     (build,) = [job for job in workflow("site.yml")["jobs"].values() if "make site" in str(job)]
     assert build["env"]["FLASHLAB_REPOSITORY"] == "${{ github.server_url }}/${{ github.repository }}"
 

@@ -102,9 +102,9 @@ def test_every_imported_package_is_declared(folder):
     extras, base = PROJECT["optional-dependencies"], PROJECT["dependencies"]
     lessons = [*base, *extras["course"]]  # IPython is imported where a learner's notebook is there
     wanted = map(str, ranges()) if folder in ("docs", "tests") else lessons
-    known = {Requirement(text).name for text in wanted} | {"docs", "flashlab", "figures", "tests"} | OPTIONAL
-    known |= set(sys.stdlib_module_names)
-    assert {(path, name) for path, name in imports(folder) if DISTRIBUTION.get(name, name) not in known} == set()
+    names = {Requirement(text).name for text in wanted} | {"docs", "flashlab", "figures", "tests"} | OPTIONAL
+    names |= set(sys.stdlib_module_names)
+    assert {(path, name) for path, name in imports(folder) if DISTRIBUTION.get(name, name) not in names} == set()
 
 
 # Print what attention makes of a V of ones, then how the lessons run here, in a Python that lacks the extras.
@@ -222,6 +222,10 @@ def test_conda_users_get_the_same():
     assert [it.name for it in named] == ["jupyterlab", "numpy", "torch", "triton", "matplotlib", "ipywidgets", "nbval"]
     markers = {wanted.name: wanted.marker for wanted in ranges()}
     assert all(not it.specifier and it.marker == markers[it.name] for it in named), "the ranges are in pyproject.toml"
+
+
+def test_the_package_says_that_it_is_typed():
+    assert "Typing :: Typed" in PROJECT["classifiers"] and (ROOT / "flashlab" / "py.typed").exists()
 
 
 def test_the_version_and_the_address_are_those_of_the_citation():

@@ -34,8 +34,8 @@ class Solve(ast.NodeTransformer):
     """Put right answers in place of the dots and stubs of an exercise cell."""
 
     def __init__(self, lesson, checks, functions):
-        self.lesson, self.checks = lesson, checks  # the exercise by the name that holds the attempt
-        self.functions = functions  # that stand in place of the course's; None: the stub stays
+        self.lesson, self.checks = lesson, checks  # {name of the attempt: its exercise}
+        self.functions = functions  # {exercise: another answer than the course's, or None: the stub stays}
 
     def visit_ClassDef(self, node):
         return self.visit_FunctionDef(node)

@@ -1,7 +1,7 @@
 """Store which exercises are solved, with the answers, in ``progress.json`` beside the notebooks, which git ignores.
 
 The variable FLASHLAB_PROGRESS names another file, or ``os.devnull`` to store nothing. Only the learner may read the
-file. A damaged file is saved beside it as ``.bak``, a later one as ``.bak2``. Several notebooks may write at once.
+file. Of a damaged file a copy is kept as ``.bak``, of the next one as ``.bak2``. Several notebooks may write at once.
 """
 
 import errno
@@ -97,7 +97,7 @@ def _write(file, data):
 
 @contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """Keep other writers out. A writer without the lock after ``LOCK_WAIT`` goes on: a lesson must not wait."""
+    """Keep other writers out. After ``LOCK_WAIT`` a writer goes on without the lock: a lesson must not wait."""
     try:
         import fcntl
     except ImportError:  # Windows

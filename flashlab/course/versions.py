@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from flashlab.machine.arguments import check_arguments, check_fields
 
-FEW = 16  # queries at most where keys are worth dividing
+FEW = 16  # the most queries with which it pays to divide the keys
 HALVES = "float16", "bfloat16"
 DTYPES = *HALVES, "float32", "float8", "float8 cache", "int8 cache"  # a cache has its queries in bfloat16
 DIRECTIONS = "forward", "backward", "both"
@@ -64,7 +64,7 @@ class Call(NamedTuple):
 
 
 def check(call: Call) -> None:
-    """Raise TypeError or ValueError for a call with a name that is unknown, or with sizes that cannot be."""
+    """Raise TypeError or ValueError for a call with an unknown name or impossible sizes."""
     if not isinstance(call, Call):
         raise TypeError(f"call must be a versions.Call, got {type(call).__name__}")
     check_fields(call)
@@ -108,26 +108,26 @@ class Version(NamedTuple):
     shown_as: tuple[str, ...]  # parts of the names of its kernels, or of its operator on a CPU
     limits: tuple[Limit, ...]
     comes_with_torch: bool = False
-    since: str = ""  # of our kernels: the first day whose measurements are of today's code
+    since: str = ""  # of our kernels: measurements from this day on are of today's code
 
 
 def below(*capability):
-    """Return the test of a call for a card of an older compute capability, or for no GPU."""
+    """Return a function that says whether a call's card is older than this compute capability, or no GPU."""
     return lambda call: call.capability is None or call.capability < capability
 
 
 def beyond(masks):
-    """Return the test of a call for another mask or score function than these."""
+    """Return a function that says whether a call has a mask or score function that is not among these."""
     return lambda call: not set(call.parts) <= set(masks)
 
 
 def with_any(*masks):
-    """Return the test of a call for one of these masks or score functions."""
+    """Return a function that says whether a call has one of these masks or score functions."""
     return lambda call: not set(call.parts).isdisjoint(masks)
 
 
 def wide(d):
-    """Return the test of a call for heads of more than d columns."""
+    """Return a function that says whether a call has heads of more than d columns."""
     return lambda call: call.widest > d
 
 
@@ -137,13 +137,13 @@ def other_values(call):
 
 
 def too_wide_for_cudnn(call):
-    """Return whether a call has heads of more than 128 columns that cuDNN has not on this card."""
+    """Return whether a call has heads of more than 128 columns, and cuDNN does not support them on its card."""
     on_blackwell = (call.capability or (0, 0))[0] == 10 and (call.d, call.dv) == (192, 128)
     return call.widest > 128 and call.capability != (9, 0) and not on_blackwell
 
 
 def other_dtype(*dtypes):
-    """Return the test of a call for another dtype than these."""
+    """Return a function that says whether a call has a dtype that is not among these."""
     return lambda call: call.dtype not in dtypes
 
 

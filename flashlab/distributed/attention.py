@@ -31,13 +31,13 @@ def attention(
     Args:
         q, k, v: this rank's tokens [B, H, n, d], [B, Hk, n, d], [B, Hk, n, dv], as ``shard`` cuts them; H is a multiple
             of Hk. float16, bfloat16, float32; in torch float64 too.
-        way: "ring", "gather" or "all-to-all", the modules that describe them. "gather" needs a placement in which the
+        way: "ring", "gather" or "all-to-all"; see the modules of these names. "gather" needs a placement in which the
             tokens of a rank are runs of neighbours: "contiguous" or "zigzag". "all-to-all" needs at least as many
             key/value heads as ranks.
         group: a process group of torch.distributed; None for all processes.
         placement: "contiguous", "zigzag" or "striped", of ``machine.ranks``.
         timeout: seconds after which a rank on a CPU gives up waiting. On a GPU the group's own timeout counts, and the
-            arguments of the ranks are compared in the first call of a kind only.
+            ranks compare their arguments only in the first call that has them.
         record: a list to which a ``wire.Event`` is appended for each block computed and each tensor sent.
         options: fields of ``task.Options``: causal, mask, documents, scale, return_lse, kernel.
 
@@ -74,7 +74,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, dO, _):
-        # torch's once_differentiable does not suffice: it takes the derivative with respect to q, k and v for 0.
+        # torch's once_differentiable does not suffice: second derivatives with respect to q, k and v would be 0.
         if torch.is_grad_enabled():
             raise NotImplementedError("attention over a group has first derivatives only: create_graph must be False")
         return *ctx.way.backward(dO, *ctx.saved_tensors, ctx.wire, ctx.task), None, None, None

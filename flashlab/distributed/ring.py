@@ -28,7 +28,7 @@ def forward(q, k, v, wire: Wire, task: Task):
     owners = hops(wire, task)
     for step, owner in enumerate(owners):
         more = step + 1 < len(owners)
-        if more:  # they leave before this rank computes, and the next ones travel while it does
+        if more:  # its keys leave before it computes, and the next ones come meanwhile
             following = _pass_on(wire, "forward", "KV", step, owner, held, task.placement[owners[step + 1]])
         blocks = task.blocks(here, task.placement[owner])
         wire.log("compute", "forward", step, owner, sum(block.pairs for block in blocks))
@@ -40,9 +40,9 @@ def forward(q, k, v, wire: Wire, task: Task):
 
 
 def backward(dO, q, k, v, O, lse, wire: Wire, task: Task):
-    """Return dQ, dK and dV of this rank's tokens, given O and lse of all keys.
+    """Return dQ, dK and dV of this rank's tokens. O and lse are those of all keys.
 
-    Shares in the gradients of a rank's own keys stay there; those of other keys travel on with the keys.
+    A rank keeps what it adds to the gradients of its own keys; what it adds to those of other keys travels with them.
     """
     here, gradients = task.placement[wire.rank], task.gradients(dO, q, O, lse)
     wide = torch.promote_types(q.dtype, torch.float32)
@@ -57,7 +57,7 @@ def backward(dO, q, k, v, O, lse, wire: Wire, task: Task):
         shares = gradients.of(*held, blocks)
         if step == 0:
             own_shares = shares
-        else:  # added to the shares of earlier ranks; at last it goes home, however far
+        else:  # a sum with the shares of earlier ranks; in the last step it goes to the keys' owner
             d_held = arriving() if arriving else [torch.zeros_like(x, dtype=wide) for x in held]
             compute.add_up(d_held, shares)
             to, distance = (task.placement[owners[step + 1]], 1) if more else (here, -step)

@@ -1,7 +1,7 @@
 """The log-sum-exp of a row: its computation at the end of the row, and the weights that a backward pass rebuilds.
 
-lse is the sum of two numbers in float32. A score of 1e9 and the logarithm of the number of keys, or the digits that
-gradients in float32 need, do not fit into one. The second number is computed only for a backward pass.
+lse is the sum of two numbers in float32. One has too few digits for a score of 1e9 plus the logarithm of the number of
+keys, and for gradients in float32. The second number is computed only for a backward pass.
 """
 
 import triton

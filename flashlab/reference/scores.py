@@ -55,13 +55,13 @@ def slopes(H: int) -> np.ndarray:
 def bias(b: np.ndarray) -> "Score":
     """Return the score function s + b, for a matrix b [Nq, Nk] or what broadcasts to it.
 
-    It is a tensor like any other, with bytes to read, which the tile loops of the reference do not book.
+    Its bytes must be read, like those of any tensor, but the tile loops of the reference do not book them.
     """
     return Bias(b)
 
 
 def as_score(score: "Score | tuple[Score, ...] | None") -> "Score | None":
-    """Return None for None, a score function itself, and one for a tuple of them. Anything else raises TypeError."""
+    """Return a tuple of score functions as one, and None or a score function as it is; TypeError for anything else."""
     functions = score if isinstance(score, tuple) else (score,)
     if score is None or isinstance(score, Score):
         return score
@@ -72,7 +72,7 @@ def as_score(score: "Score | tuple[Score, ...] | None") -> "Score | None":
 
 
 class Score(NoTruth):
-    """The two questions, to be answered by each score function."""
+    """A score function: its subclasses answer the two questions."""
 
     combine = "combine score functions in a tuple"
 
@@ -145,7 +145,7 @@ class Bias(Score):
 
 @dataclass(frozen=True)
 class Chain(Score):
-    """Several score functions, one after the other; none of them changes nothing."""
+    """Several score functions, one after the other; an empty chain changes no score."""
 
     functions: tuple
 

@@ -55,8 +55,8 @@ def test_a_launch_that_fails_is_named(monkeypatch):
 )
 def test_wrong_outputs_are_not_timed(wrong):
     functions = {"flashlab": bench.implementation("flashlab"), "wrong": lambda *a: wrong(bench.float8("portable")(*a))}
-    made = round_robin.measure(CELL, functions, rounds=1, gap=0, timer=Clock(), device="cpu", tolerance=bench.TOLERANCE)
-    assert "results differ" in made.left_out[f"{CELL}: wrong"]
+    run = round_robin.measure(CELL, functions, rounds=1, gap=0, timer=Clock(), device="cpu", tolerance=bench.TOLERANCE)
+    assert "results differ" in run.left_out[f"{CELL}: wrong"]
 
 
 def test_tiles_lie_within_blocks_of_one_scale():

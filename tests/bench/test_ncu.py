@@ -45,7 +45,7 @@ def test_each_kernel_has_its_name_and_its_counters(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "what, said",
+    "what, message",
     [
         ({"error": FileNotFoundError()}, "ncu is not installed"),
         ({"error": subprocess.TimeoutExpired("ncu", 120)}, "within two minutes"),
@@ -53,9 +53,9 @@ def test_each_kernel_has_its_name_and_its_counters(monkeypatch):
         ({"text": "no kernels"}, "ncu counted nothing: no kernels"),
     ],
 )
-def test_where_nothing_is_counted_the_reason_is_told(what, said, monkeypatch):
+def test_where_nothing_is_counted_the_reason_is_told(what, message, monkeypatch):
     ncu_prints(monkeypatch, **what)
-    with pytest.raises(RuntimeError, match=said):
+    with pytest.raises(RuntimeError, match=message):
         ncu.count("some.module", [], COUNTERS)
 
 

@@ -79,8 +79,8 @@ def test_origin_names_the_processor_where_there_is_no_gpu():
 def test_a_destination_is_a_file_in_a_folder_and_asking_for_it_makes_none(tmp_path):
     assert record.destination(str(tmp_path / "new.json")) == tmp_path / "new.json"
     assert not list(tmp_path.iterdir())
-    for name, said in ((tmp_path, "is a folder"), (tmp_path / "no" / "a.json", "there is no folder")):
-        with pytest.raises(argparse.ArgumentTypeError, match=said):
+    for name, message in ((tmp_path, "is a folder"), (tmp_path / "no" / "a.json", "there is no folder")):
+        with pytest.raises(argparse.ArgumentTypeError, match=message):
             record.destination(str(name))
 
 

@@ -107,7 +107,7 @@ def test_the_time_is_the_median_over_the_rounds():
 
 
 @pytest.mark.parametrize(
-    "cell, function, said",
+    "cell, function, message",
     [
         (FORWARD, wrong, r"results differ by 0\.05\d* from right's"),
         (BACKWARD, wrong, r"results differ by 0\.05\d* from right's"),
@@ -116,10 +116,10 @@ def test_the_time_is_the_median_over_the_rounds():
         (BACKWARD, nan_in_the_last_gradient, "results are not finite"),
     ],
 )
-def test_wrong_results_are_not_timed(cell, function, said):
+def test_wrong_results_are_not_timed(cell, function, message):
     rows, left_out = measured(cell, {"right": right, "odd": function})
     assert [row["impl"] for row in rows] == ["right"]
-    assert list(left_out) == [f"{cell}: odd"] and re.fullmatch(said, left_out[f"{cell}: odd"])
+    assert list(left_out) == [f"{cell}: odd"] and re.fullmatch(message, left_out[f"{cell}: odd"])
 
 
 def test_the_standard_is_the_first_result_that_is_finite():
@@ -129,7 +129,7 @@ def test_the_standard_is_the_first_result_that_is_finite():
 
 
 @pytest.mark.parametrize(
-    "error, said",
+    "error, message",
     [
         (RuntimeError("No available kernel.\nAborting execution."), "No available kernel."),
         (ValueError("the Hopper kernels cannot do this: no Hopper"), "the Hopper kernels cannot do this: no Hopper"),
@@ -137,13 +137,13 @@ def test_the_standard_is_the_first_result_that_is_finite():
         (KeyError("d"), "'d'"),
     ],
 )
-def test_a_competitor_that_cannot_run_is_left_out_with_its_reason(error, said):
+def test_a_competitor_that_cannot_run_is_left_out_with_its_reason(error, message):
     def unable(q, k, v, causal):
         raise error
 
     rows, left_out = measured(FORWARD, {"unable": unable, "right": right, "same": same})
     assert [row["impl"] for row in rows] == ["right", "same"]
-    assert left_out == {"forward d=16 full N=32: unable": said}
+    assert left_out == {"forward d=16 full N=32: unable": message}
 
 
 def test_a_competitor_that_breaks_while_it_is_timed_is_left_out_and_the_others_go_on():
@@ -176,10 +176,10 @@ def test_backward_times_the_gradients_and_not_the_forward_pass():
 
 
 def test_progress_counts_to_the_end():
-    told = []
-    measured(FORWARD, {"right": right, "same": same}, rounds=2, tell=lambda *args: told.append(args))
-    assert [done for done, _, _ in told] == sorted(done for done, _, _ in told)
-    assert {total for _, total, _ in told} == {4} and told[-1][0] == 4
+    reports = []
+    measured(FORWARD, {"right": right, "same": same}, rounds=2, tell=lambda *args: reports.append(args))
+    assert [done for done, _, _ in reports] == sorted(done for done, _, _ in reports)
+    assert {total for _, total, _ in reports} == {4} and reports[-1][0] == 4
 
 
 def test_rows_have_their_cell_and_fit_into_json():
@@ -240,7 +240,7 @@ def test_default_grid():
 
 
 @pytest.mark.parametrize(
-    "wish, said",
+    "wish, message",
     [
         ("--rounds 0", "expected a whole number of at least 1, got 0"),
         ("--rounds 1.5", "expected a whole number of at least 1, got 1.5"),
@@ -255,10 +255,10 @@ def test_default_grid():
         ("--json .", ". is a folder"),
     ],
 )
-def test_a_wrong_command_line_is_refused_before_anything_is_measured(wish, said, capsys):
+def test_a_wrong_command_line_is_refused_before_anything_is_measured(wish, message, capsys):
     with pytest.raises(SystemExit) as exit:
         round_robin.main(wish.split())
-    assert exit.value.code == 2 and said in capsys.readouterr().err
+    assert exit.value.code == 2 and message in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -334,9 +334,9 @@ def test_the_hopper_command_refuses_a_round_without_a_rival_that_it_asks_for(gpu
     monkeypatch.setitem(sys.modules, "flash_attn", None)
     with pytest.raises(SystemExit) as exit:
         hopper.main(["--json", str(tmp_path / "hopper.json"), "--impls", "hopper", "fa4"])
-    said = capsys.readouterr().err
+    message = capsys.readouterr().err
     assert exit.value.code == 2 and not list(tmp_path.iterdir())
-    assert "FlashAttention-4 is not installed" in said and "leave fa4 out of --impls" in said
+    assert "FlashAttention-4 is not installed" in message and "leave fa4 out of --impls" in message
 
 
 def test_the_hopper_command_measures_the_rungs_forward_alone(gpu, monkeypatch, tmp_path):

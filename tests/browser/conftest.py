@@ -52,8 +52,8 @@ def sheet(browser):
         sheet = context.new_page()
         sheet.faults = []
         sheet.on("pageerror", lambda error: sheet.faults.append(str(error)))
-        sheet.on("console", lambda said: sheet.faults.append(said.text) if said.type == "error" else None)
-        sheet.on("request", lambda asked: sheet.faults.append(asked.url) if not ours(asked.url) else None)
+        sheet.on("console", lambda line: sheet.faults.append(line.text) if line.type == "error" else None)
+        sheet.on("request", lambda request: sheet.faults.append(request.url) if not ours(request.url) else None)
         sheet.goto(path.as_uri() + hash)
         return sheet
 

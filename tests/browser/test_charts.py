@@ -100,5 +100,5 @@ def test_the_scripts_of_several_charts_go_together(sheet, file, kind):
     file.write_text(text.replace("</main>", f"{shown}</main>"), encoding="utf-8")
     page = sheet(file)
     page.locator(".flashlab-chart svg").nth(1).wait_for()
-    said = [svg.get_attribute("aria-label") for svg in page.locator(".flashlab-chart svg").all()]
-    assert said == [html.unescape(re.search('alt="([^"]*)"', text)[1])] * 2 and page.faults == []
+    labels = [svg.get_attribute("aria-label") for svg in page.locator(".flashlab-chart svg").all()]
+    assert labels == [html.unescape(re.search('alt="([^"]*)"', text)[1])] * 2 and page.faults == []

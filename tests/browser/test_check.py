@@ -49,16 +49,16 @@ def test_a_learner_is_answered(lab, theme):
     nbformat.write(notebook_of(CELLS), path)
     notebook = lab.open(name, run=False)
     lab.page.evaluate("theme => jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)
-    _, wrong, right, stub, hints, asked, source, course = lab.page.evaluate(SHOWN)
+    _, wrong, right, stub, hints, question, source, course = lab.page.evaluate(SHOWN)
     assert notebook.errors() == [] and lab.outside == []
     assert (wrong["mark"], right["mark"], stub["mark"]) == ("wrong", "right", None)
     assert wrong["edge"].split()[0] != right["edge"].split()[0]  # apart in grey
     assert "counted entries, not bytes" in wrong["words"] and 'next: hint("start_here.first")' in wrong["words"]
     assert stub["words"].startswith("○ start_here.first")
     assert [it in hints["words"] for it in ("Hint 1 of 3", "Hint 2 of 3", "Hint 3 of 3")] == [True] * 3
-    assert "sure=True" in asked["words"] and "def " in source["words"]
+    assert "sure=True" in question["words"] and "def " in source["words"]
     assert "1 of " in course["words"] and "✓ start_here.first" in course["words"]
-    assert not any(cell["wide"] for cell in (wrong, right, stub, hints, asked))
+    assert not any(cell["wide"] for cell in (wrong, right, stub, hints, question))
     progress = json.loads((lab.folder / "progress.json").read_text(encoding="utf-8"))
     assert progress["start_here.first"]["solved"]
 

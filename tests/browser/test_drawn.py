@@ -44,8 +44,8 @@ SAVE = "() => jupyterapp.commands.execute('docmanager:save')"
 def notebook(lab):
     """A notebook of all figures, run; ``followed`` is the list of commands that the notebook executes from then on."""
     cells = [nbformat.v4.new_code_cell(f"import figures.{name}\n\nfigures.{name}.explore()") for name in NAMES]
-    made = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": KERNEL})
-    nbformat.write(made, lab.folder / "notebooks" / "all_figures.ipynb")
+    notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": KERNEL})
+    nbformat.write(notebook, lab.folder / "notebooks" / "all_figures.ipynb")
     assert lab.open("all_figures").errors() == []
     lab.page.evaluate(LISTEN)
 

@@ -135,14 +135,14 @@ def test_both_buttons_of_the_race_say_whether_it_plays(opened):
     sheet.locator(CHANGE).click()
     inner = sheet.locator(f"{CONTROLS} .clock button").nth(2)
     sheet.clock.run_for(1000)
-    for press, due in [
+    for press, expected in [
         (inner, "play"),
         (inner, "pause"),
         (sheet.locator(BUTTON), "play"),
         (sheet.locator(BUTTON), "pause"),
     ]:
         press.click()
-        assert inner.inner_text() == sheet.locator(BUTTON).inner_text() == due
+        assert inner.inner_text() == sheet.locator(BUTTON).inner_text() == expected
     sheet.locator(f"{CONTROLS} [data-field=step]").press("ArrowRight")
     held = sheet.evaluate(STEP)
     sheet.clock.run_for(1000)

@@ -27,8 +27,8 @@ def words(browser):
     def of(name):
         figure = importlib.import_module(f"figures.{name}")
         state = figure.State()
-        made = page.fragment(figure, state, {key(figure, state): numbers(figure, state)}, page=True)
-        sheet.set_content(f'<meta charset="utf-8"><body style="margin: 0">{made}')
+        fragment = page.fragment(figure, state, {key(figure, state): numbers(figure, state)}, page=True)
+        sheet.set_content(f'<meta charset="utf-8"><body style="margin: 0">{fragment}')
         sheet.locator("[data-figure] svg text").first.wait_for()
         return [(text, [2 * length for length in box]) for text, *box in sheet.evaluate(WORDS)]
 

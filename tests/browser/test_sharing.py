@@ -30,21 +30,21 @@ def meta(text):
 
 def test_every_page_has_one_card_with_a_picture_of_the_site(pages, site):
     for path, text in pages.items():
-        said = {
+        card = {
             name: content for name, (content,) in meta(text).items() if name.startswith(("og:", "desc", "twitter:"))
         }
-        assert said["description"] == said["og:description"] and said["twitter:card"] == "summary_large_image", path
-        assert 10 < len(said["description"]) <= sharing.LONGEST + 2 and said["og:title"] and said["og:image:alt"], path
-        assert said["og:image"].startswith(sharing.ADDRESS), path
-        with Image.open(site / said["og:image"].removeprefix(sharing.ADDRESS)) as picture:
+        assert card["description"] == card["og:description"] and card["twitter:card"] == "summary_large_image", path
+        assert 10 < len(card["description"]) <= sharing.LONGEST + 2 and card["og:title"] and card["og:image:alt"], path
+        assert card["og:image"].startswith(sharing.ADDRESS), path
+        with Image.open(site / card["og:image"].removeprefix(sharing.ADDRESS)) as picture:
             assert picture.width >= 600, path
         assert re.search("<title>(.*?)</title>", text)[1] != "flashlab"
 
 
 def test_descriptions_are_words_and_differ_from_lesson_to_lesson(pages):
-    said = {path: meta(text)["description"][0] for path, text in pages.items()}
-    assert [path for path, words in said.items() if re.search(r"[<>*$]|\[.*\]\(", words)] == []
-    of_lessons = [said[f"lessons/{name.replace('.ipynb', '.html')}"] for name in lessons.names()]
+    descriptions = {path: meta(text)["description"][0] for path, text in pages.items()}
+    assert [path for path, words in descriptions.items() if re.search(r"[<>*$]|\[.*\]\(", words)] == []
+    of_lessons = [descriptions[f"lessons/{name.replace('.ipynb', '.html')}"] for name in lessons.names()]
     assert len(set(of_lessons)) == len(of_lessons)
     assert all(words.startswith("At the end") for words in of_lessons[:-1])
 
@@ -69,9 +69,9 @@ def test_every_page_has_an_icon_and_leads_to_a_report_with_its_title(pages, site
         (icon,) = re.findall(r'<link rel="icon"[^>]* href="([^"]*)"', text)
         assert (site / path).parent.joinpath(icon).is_file(), path
         (link,) = re.findall(r'<a href="([^"]*)">Report a mistake</a>', text)
-        asked = parse_qs(urlsplit(html.unescape(link)).query)
-        assert asked["template"] == ["lesson.yml"] and form["body"], path
-        assert asked["title"][0].removesuffix(": ") == meta(text)["og:title"][0], path
+        query = parse_qs(urlsplit(html.unescape(link)).query)
+        assert query["template"] == ["lesson.yml"] and form["body"], path
+        assert query["title"][0].removesuffix(": ") == meta(text)["og:title"][0], path
 
 
 def test_every_page_with_a_footer_leads_to_how_to_cite(pages):

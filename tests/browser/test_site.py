@@ -30,7 +30,7 @@ WIDTHS = (360, 390, 768, 1024, 1280, 1920, 2560)
 INSIDE = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
 HOST = "[data-figure]"
 WHOLE = "it => getComputedStyle(it).overflowX === 'visible' || it.scrollWidth <= it.clientWidth"
-WEARS = "due => document.querySelector('[data-figure]').shadowRoot.querySelector('.flashlab').dataset.theme === due"
+WEARS = "theme => document.querySelector('[data-figure]').shadowRoot.querySelector('.flashlab').dataset.theme === theme"
 
 
 @pytest.fixture(params=LOOKS)
@@ -50,7 +50,7 @@ def opened(browser, site):
         sheet = contexts[-1].new_page()
         sheet.faults = []
         sheet.on("pageerror", lambda error: sheet.faults.append(str(error)))
-        sheet.on("request", lambda asked: None if ours(asked.url) else sheet.faults.append(asked.url))
+        sheet.on("request", lambda request: None if ours(request.url) else sheet.faults.append(request.url))
         sheet.goto(path if "://" in path else f"{site.as_uri()}/{path}")
         return sheet
 
@@ -224,10 +224,10 @@ def test_charts_and_figures_follow_the_theme_that_the_reader_chose(opened, look)
     sheet.locator(f"{HOST} svg").first.wait_for()
     chart = sheet.locator(".flashlab-chart svg").first
     chart.wait_for()
-    for chosen, due in {"auto": LOOKS[look][1], "dark": "dark", "light": "light"}.items():
-        sheet.evaluate("theme => { document.body.dataset.theme = theme }", chosen)
-        sheet.wait_for_function(WEARS, arg=due)
-        assert chart.evaluate("it => it.closest('[data-theme]').dataset.theme") == due
+    for choice, theme in {"auto": LOOKS[look][1], "dark": "dark", "light": "light"}.items():
+        sheet.evaluate("theme => { document.body.dataset.theme = theme }", choice)
+        sheet.wait_for_function(WEARS, arg=theme)
+        assert chart.evaluate("it => it.closest('[data-theme]').dataset.theme") == theme
 
 
 @pytest.mark.parametrize("name", CHARTS)
@@ -303,7 +303,7 @@ def test_it_works_from_a_server_too(opened, served):
 def test_the_page_for_missing_ones_leads_into_the_site_wherever_that_is(opened, served, site, missing):
     sheet = opened(f"{served}/search.html")
     text = (site / "404.html").read_text(encoding="utf-8")
-    sheet.route(f"{served}/{missing}", lambda asked: asked.fulfill(status=404, content_type="text/html", body=text))
+    sheet.route(f"{served}/{missing}", lambda route: route.fulfill(status=404, content_type="text/html", body=text))
     sheet.goto(f"{served}/{missing}")
     found = sheet.locator("header a, main a").evaluate_all("links => links.map(it => it.href)")
     inside = {it.removeprefix(f"{served}/") for it in found if it.startswith(served)}

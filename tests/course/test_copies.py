@@ -55,10 +55,10 @@ class Course:
 
 @pytest.fixture
 def course(tmp_path):
-    made = Course(tmp_path)
-    made.git("init")
-    made.commit()
-    return made
+    course = Course(tmp_path)
+    course.git("init")
+    course.commit()
+    return course
 
 
 def test_copies_are_made_once_with_links_from_their_folder(course):

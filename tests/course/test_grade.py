@@ -38,10 +38,10 @@ SHIFTED = MERGE.replace("np.isneginf(m)", "m == -np.inf")
 
 def cells(*sources, outputs=()):
     """Return a notebook with these cells."""
-    made = [
+    code = [
         {"cell_type": "code", "source": textwrap.dedent(it), "outputs": list(outputs), "metadata": {}} for it in sources
     ]
-    return json.dumps({"cells": made, "nbformat": 4, "nbformat_minor": 5, "metadata": {}})
+    return json.dumps({"cells": code, "nbformat": 4, "nbformat_minor": 5, "metadata": {}})
 
 
 def merged(answer, *more):

@@ -97,9 +97,9 @@ def test_packages_of_exercises_have_the_order_of_the_notebook():
     for lesson in LESSONS:
         if lesson.name in packages:
             text = "\n".join(cells(ROOT / "notebooks" / lessons.notebook(lesson)))
-            asked = [*dict.fromkeys(re.findall(rf'check\("({lesson.name}\.\w+)"', text))]
-            found = [name for name in every() if name in asked]
-            assert asked and (found == asked or not found and find_spec("triton") is None)
+            checked = [*dict.fromkeys(re.findall(rf'check\("({lesson.name}\.\w+)"', text))]
+            found = [name for name in every() if name in checked]
+            assert checked and (found == checked or not found and find_spec("triton") is None)
 
 
 def test_lessons_are_named_once_and_parts_are_not_torn_apart():

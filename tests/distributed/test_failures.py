@@ -71,8 +71,8 @@ def test_a_rank_that_dies_or_does_not_come_is_missed_by_all_others(difference, t
         team.run(os.getpid)  # all have joined the group
         outcomes = team.outcomes(work.unlike, 1, difference, timeout, timeout=work.HANGS / 2)
     for rank in (0, 2):
-        said = f"rank {rank} of 3 lost the others: a process has ended, failed, or not answered within {timeout:g} s"
-        assert isinstance(outcomes[rank], GroupError) and str(outcomes[rank]) == said
+        message = f"rank {rank} of 3 lost the others: a process has ended, failed, or not answered within {timeout:g} s"
+        assert isinstance(outcomes[rank], GroupError) and str(outcomes[rank]) == message
     if difference == "dies":
         assert str(outcomes[1]) == "the process ended, exit status 9"
 

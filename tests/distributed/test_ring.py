@@ -149,8 +149,8 @@ def test_the_steps_of_real_processes_are_the_references(team, placement):
     N, d, events = 32, 8, []
     X = np.ones((N, d), np.float32)
     reference.forward(X, X, X, placement_of(placement, N, 4), mask=masks.causal(), events=events)
-    for rank, told in enumerate(team.run(work.recorded, "ring", placement, N, 1, 1, d, d, {"causal": True})):
-        forward = [(it.kind, it.step, it.owner, it.amount) for it in told if it.what.startswith("forward")]
+    for rank, recorded in enumerate(team.run(work.recorded, "ring", placement, N, 1, 1, d, d, {"causal": True})):
+        forward = [(it.kind, it.step, it.owner, it.amount) for it in recorded if it.what.startswith("forward")]
         assert sorted(forward) == sorted((it.kind, it.step, it.owner, it.amount) for it in events if it.rank == rank)
 
 

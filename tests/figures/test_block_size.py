@@ -17,13 +17,13 @@ states = pytest.mark.parametrize("state", STATES, ids=str)
 
 @states
 def test_the_largest_that_fits_is_flashlabs(state):
-    told = figure.trace(state)
-    fits, limit = told["fits"], told["limits"]["shared"]
+    trace = figure.trace(state)
+    fits, limit = trace["fits"], trace["limits"]["shared"]
     if state.registers:
         assert fits == 0 or block_size.shared_memory(fits, fits, state.d, state.dtype) <= limit
     elif fits:
         assert fits == block_size.largest(limit, state.d, state.dtype)
-    assert fits == max((size["B"] for size in told["sizes"] if size["refused"] is None), default=0)
+    assert fits == max((size["B"] for size in trace["sizes"] if size["refused"] is None), default=0)
 
 
 @states
@@ -38,25 +38,25 @@ def test_the_tiles_are_flashlabs(state):
 
 @states
 def test_the_times_are_flashlabs(state):
-    told = figure.trace(state)
+    trace = figure.trace(state)
     if getattr(CARDS[state.card], state.dtype) is None:
-        assert all(size["times"]["ratio"] is None for size in told["sizes"]) and told["enough"] == 0
+        assert all(size["times"]["ratio"] is None for size in trace["sizes"]) and trace["enough"] == 0
         assert "no float32 rate documented" in figure.describe(state)
         return
-    for size in told["sizes"]:
+    for size in trace["sizes"]:
         clocks = block_size.clocks(CARDS[state.card], figure.N, state.d, size["B"], state.dtype)
         assert size["times"]["ratio"] == clocks.bytes / clocks.arithmetic
-    ratios = np.array([size["times"]["ratio"] for size in told["sizes"]])
+    ratios = np.array([size["times"]["ratio"] for size in trace["sizes"]])
     assert np.all(np.diff(ratios) < 0)
-    if told["enough"]:
-        at = figure.SIZES.index(told["enough"])
+    if trace["enough"]:
+        at = figure.SIZES.index(trace["enough"])
         assert ratios[at] <= 1 < ratios[at - 1]
 
 
 @states
 def test_the_curves_cross_one_where_the_card_says_no(state):
-    told = figure.trace(state)
-    for size in told["sizes"]:
+    trace = figure.trace(state)
+    for size in trace["sizes"]:
         memories = [size["times"][name] for name in ("shared", "registers") if size["times"][name] is not None]
         assert (len(memories) == 2) == state.registers
         assert (max(memories) <= 1) == (size["refused"] is None)
@@ -67,9 +67,9 @@ def test_the_curves_cross_one_where_the_card_says_no(state):
 
 @states
 def test_the_card_answers_with_its_own_error(state):
-    told = figure.trace(state)
-    limits = told["limits"]
-    for step, size in enumerate(told["sizes"]):
+    trace = figure.trace(state)
+    limits = trace["limits"]
+    for step, size in enumerate(trace["sizes"]):
         shared, kept = (sum(dict(size[where]).values()) for where in ("shared", "registers"))
         assert (size["refused"] is None) == (shared <= limits["shared"] and kept <= limits["registers"])
         if shared > limits["shared"]:

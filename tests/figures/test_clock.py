@@ -32,7 +32,7 @@ console.log(JSON.stringify({ plays, moves }));
 
 
 @functools.cache
-def told(name):
+def described_and_played(name):
     """Return what a figure says in its first state and at an end of each control, and how all of them play."""
     figure = importlib.import_module(f"figures.{name}")
     first = figure.State()
@@ -51,7 +51,7 @@ names = pytest.mark.parametrize("name", NAMES)
 
 @names
 def test_play_takes_seconds_and_shows_every_event(name):
-    first, others, found = told(name)
+    first, others, found = described_and_played(name)
     for words, play in zip([first, *others], found["plays"], strict=True):
         shown = dict(play["shown"])
         last = len(words) - 1
@@ -63,7 +63,7 @@ def test_play_takes_seconds_and_shows_every_event(name):
 
 @names
 def test_an_event_is_held_no_shorter_than_another_step(name):
-    _, _, found = told(name)
+    _, _, found = described_and_played(name)
     for play in found["plays"]:
         held = dict(play["shown"])
         at = {step: ms for step, ms in held.items() if step in play["events"][1:]}
@@ -73,7 +73,7 @@ def test_an_event_is_held_no_shorter_than_another_step(name):
 
 @names
 def test_a_control_that_changes_keeps_the_moment(name):
-    first, others, found = told(name)
+    first, others, found = described_and_played(name)
     for words, steps in zip(others, found["moves"], strict=True):
         assert steps == sorted(steps) and steps[0] == 0 and steps[-1] == len(words) - 1
         if len(words) == len(first):
@@ -82,7 +82,7 @@ def test_a_control_that_changes_keeps_the_moment(name):
 
 def test_the_moment_lies_between_the_same_events():
     """Standard attention stays in its kernel, whether or not there are as many steps."""
-    first, others, found = told("standard_attention")
+    first, others, found = described_and_played("standard_attention")
     kernel = re.compile(r"kernel (scores|softmax|output),")
     for words, steps in zip(others, found["moves"], strict=True):
         for before, step in zip(first, steps, strict=True):

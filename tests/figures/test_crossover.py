@@ -14,31 +14,31 @@ STATES = [figure.State(0, d, C, dtype) for d, C, dtype in product((32, 256), (32
 states = pytest.mark.parametrize("state", STATES, ids=str)
 
 
-def by_name(told):
-    return {measure["what"]: measure for measure in told["measures"]}
+def by_name(trace):
+    return {measure["what"]: measure for measure in trace["measures"]}
 
 
 @pytest.mark.parametrize("d, C", [(32, 32), (64, 32)])
 def test_costs_are_those_of_runs(d, C):
     at = 4
-    N, told = figure.LENGTHS[at], by_name(figure.trace(figure.State(0, d, C, "float32")))
+    N, measures = figure.LENGTHS[at], by_name(figure.trace(figure.State(0, d, C, "float32")))
     X = [np.ones((N, d), np.float32)] * 3
     dense, linear = Memory(), Memory()
     _, dense_flops = costs.counted(tiling.fa2_forward, *X, C, C, Rules(masks.causal()), memory=dense)
     (_, KV), linear_flops = costs.counted(linear_attention.chunked, *X, C, memory=linear)
-    assert (told["flops"]["softmax"][at], told["flops"]["linear"][at]) == (dense_flops, linear_flops)
-    assert (told["bytes"]["softmax"][at], told["bytes"]["linear"][at]) == (dense.moved, linear.moved)
-    assert (told["state"]["softmax"][at], told["state"]["linear"][at]) == (X[1].nbytes + X[2].nbytes, KV.nbytes)
+    assert (measures["flops"]["softmax"][at], measures["flops"]["linear"][at]) == (dense_flops, linear_flops)
+    assert (measures["bytes"]["softmax"][at], measures["bytes"]["linear"][at]) == (dense.moved, linear.moved)
+    assert (measures["state"]["softmax"][at], measures["state"]["linear"][at]) == (X[1].nbytes + X[2].nbytes, KV.nbytes)
 
 
 @states
 def test_lines_cross_where_it_is_said(state):
-    told = figure.trace(state)
-    for measure in told["measures"]:
-        for N, softmax, linear in zip(told["lengths"], measure["softmax"], measure["linear"], strict=True):
+    trace = figure.trace(state)
+    for measure in trace["measures"]:
+        for N, softmax, linear in zip(trace["lengths"], measure["softmax"], measure["linear"], strict=True):
             if N % state.C == 0:
                 assert (softmax >= linear) == (N >= measure["crossing"]), (measure["name"], N)
-    flops = by_name(told)["flops"]["crossing"]
+    flops = by_name(trace)["flops"]["crossing"]
     assert 0 <= flops - linear_attention.crossover(state.C, state.d) < state.C
 
 
@@ -54,23 +54,23 @@ def test_where_no_lines_cross_the_picture_says_who_wins(state):
 
 @states
 def test_the_least_time_is_under_the_roof(state):
-    card, told = hardware.CARDS[figure.CARD], figure.trace(state)
-    measures = by_name(told)
-    for at, N in enumerate(told["lengths"]):
+    card, trace = hardware.CARDS[figure.CARD], figure.trace(state)
+    measures = by_name(trace)
+    for at, N in enumerate(trace["lengths"]):
         once = 4 * N * state.d * hardware.stored(state.dtype).itemsize
         for way in ("softmax", "linear"):
             seconds = measures["seconds"][way][at]
             rate = hardware.flop_rate(card, state.dtype)
             assert seconds >= max(measures["flops"][way][at] / rate, once / card.dram_rate) * (1 - 1e-12)
-    assert told["ridge"] == hardware.ridge(card, state.dtype)
+    assert trace["ridge"] == hardware.ridge(card, state.dtype)
 
 
 def test_in_half_precision_linear_attention_waits_for_bytes_and_time_crosses_later():
-    told = figure.trace(figure.State())
-    crossings = {what: measure["crossing"] for what, measure in by_name(told).items()}
+    trace = figure.trace(figure.State())
+    crossings = {what: measure["crossing"] for what, measure in by_name(trace).items()}
     assert crossings["state"] < crossings["bytes"] < crossings["flops"] < crossings["seconds"]
-    assert max(told["intensity"]) < told["ridge"]
-    default = {what: it["softmax"][6] / it["linear"][6] for what, it in by_name(told).items()}
+    assert max(trace["intensity"]) < trace["ridge"]
+    default = {what: it["softmax"][6] / it["linear"][6] for what, it in by_name(trace).items()}
     assert figure.State().step == 6 and default["flops"] > 1 > default["seconds"]  # the figure's point
 
 

@@ -13,13 +13,13 @@ from flashlab.reference.attention import weights
     "state", [figure.State(), figure.State(3, 16, 32, 131072), figure.State(5, 64, 1, 1024)], ids=str
 )
 def test_plans_are_flashlabs(state):
-    told = figure.trace(state)
-    for S, part in zip(figure.PARTS, told["parts"], strict=True):
+    trace = figure.trace(state)
+    for S, part in zip(figure.PARTS, trace["parts"], strict=True):
         plan = decoding.plan(figure.CARD, state.B, state.Hk, state.N, S)
         assert (part["programs"], part["waves"], part["us"]) == (plan.programs, plan.waves, plan.seconds * 1e6)
-        programs = part["busiest"] * part["waves"] + (told["sms"] - part["busiest"]) * (part["waves"] - 1)
+        programs = part["busiest"] * part["waves"] + (trace["sms"] - part["busiest"]) * (part["waves"] - 1)
         assert programs == plan.programs
-    assert told["chosen"] == decoding.splits(state.B * state.Hk, state.N, slots=132)
+    assert trace["chosen"] == decoding.splits(state.B * state.Hk, state.N, slots=132)
 
 
 @pytest.mark.parametrize("S", [1, 4, 33, 64])

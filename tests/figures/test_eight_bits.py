@@ -16,16 +16,16 @@ FIRST = figure.State()
 def test_every_weight_of_the_row_falls_somewhere_and_none_twice():
     for now in figure.trace(FIRST)["steps"]:
         assert now["zeros"] + sum(count for _, count in now["counts"]) == 512
-    told = figure.trace(FIRST)
-    assert told["token"] == "rabbit" and told["numbers"] == eight_bits.numbers_of_e4m3()[:127].tolist()
+    trace = figure.trace(FIRST)
+    assert trace["token"] == "rabbit" and trace["numbers"] == eight_bits.numbers_of_e4m3()[:127].tolist()
     Q, K, V = (X.astype(float) for X in data.captured("alice").head())
     row = weights(Q, K)[0][figure.ROW]
     fallen = eight_bits.to_e4m3(16 * row / row.max())
-    now = told["steps"][4]
+    now = trace["steps"][4]
     assert now["zeros"] == (fallen == 0).sum() and now["vanished"] == pytest.approx(row[fallen == 0].sum())
     O = fallen @ V * row.max() / 16
     assert now["row"] == pytest.approx(np.linalg.norm(O - row @ V) / np.linalg.norm(row @ V))
-    assert {told["numbers"][code] for code, _ in now["counts"]} == set(fallen[fallen > 0])
+    assert {trace["numbers"][code] for code, _ in now["counts"]} == set(fallen[fallen > 0])
 
 
 def test_a_larger_offset_saves_weights():
@@ -76,6 +76,6 @@ def test_what_a_sum_loses_is_what_the_tensor_core_loses(flush):
 
 
 def test_describe_has_the_numbers():
-    said = figure.describe(FIRST)
-    assert said.startswith("Largest weight 1: 442 of 512 weights of “rabbit” become 0, 5.69% of their sum; ")
+    words = figure.describe(FIRST)
+    assert words.startswith("Largest weight 1: 442 of 512 weights of “rabbit” become 0, 5.69% of their sum; ")
     assert len({figure.describe(state) for state in figures.states(figure)}) == 24

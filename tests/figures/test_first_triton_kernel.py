@@ -23,17 +23,17 @@ def test_the_last_step_has_the_bill_of_the_kernel():
 
 @states
 def test_every_element_is_stored_exactly_once_and_loaded_as_often_as_the_kernel_promises(state):
-    told = figure.trace(state)
+    trace = figure.trace(state)
     touched = {
-        (kind, name): np.zeros((told["height"], state.N), int) for kind, name in product(("load", "store"), "xyz")
+        (kind, name): np.zeros((trace["height"], state.N), int) for kind, name in product(("load", "store"), "xyz")
     }
-    for access in told["accesses"]:
+    for access in trace["accesses"]:
         rows, columns = (slice(*access[axis]) for axis in ("rows", "columns"))
         touched[access["kind"], access["tensor"]][rows, columns] += 1
     loads = {"add": 1, "softmax": 1, "online softmax": 2}[state.kernel]
-    for name in [*told["tensors"]][:-1]:
+    for name in [*trace["tensors"]][:-1]:
         assert (touched["load", name] == loads).all()
-    assert (touched["store", name := [*told["tensors"]][-1]] == 1).all()
+    assert (touched["store", name := [*trace["tensors"]][-1]] == 1).all()
 
 
 def test_the_numbers_are_those_that_the_kernel_moves():
@@ -45,10 +45,10 @@ def test_the_numbers_are_those_that_the_kernel_moves():
 
 @states
 def test_the_last_line_that_ran_is_the_one_that_moves(state):
-    told = figure.trace(state)
+    trace = figure.trace(state)
     lit = {}
-    for access in told["accesses"]:
-        line = told["source"][access["ran"][-1]]
+    for access in trace["accesses"]:
+        line = trace["source"][access["ran"][-1]]
         assert f"tl.{access['kind']}(" in line and access["value"] in line
         assert f"tl.{access['kind']}({access['tensor']} " in line or state.kernel == "online softmax"
         lit.setdefault(access["program"], []).append(access["ran"][-1])
@@ -61,25 +61,25 @@ def test_the_last_line_that_ran_is_the_one_that_moves(state):
 
 @states
 def test_a_program_runs_every_line_of_its_kernel_from_the_first_on(state):
-    told = figure.trace(state)
+    trace = figure.trace(state)
     ran = {}
-    for access in told["accesses"]:
+    for access in trace["accesses"]:
         ran.setdefault(access["program"], []).extend(access["ran"])
     for lines in ran.values():
-        assert lines[0] == 1 and set(lines) == set(range(1, len(told["source"])))
+        assert lines[0] == 1 and set(lines) == set(range(1, len(trace["source"])))
         if state.kernel != "online softmax":
             assert lines == sorted(lines)
 
 
 def test_the_block_is_turned_off_where_a_row_is_one_block():
-    said = {kernel: numbers(figure, figure.State(0, kernel))["idle"] for kernel in figure.KERNELS}
-    assert said == {"add": {}, "softmax": {"block": "a row is one block"}, "online softmax": {}}
+    idle = {kernel: numbers(figure, figure.State(0, kernel))["idle"] for kernel in figure.KERNELS}
+    assert idle == {"add": {}, "softmax": {"block": "a row is one block"}, "online softmax": {}}
 
 
 def test_a_loop_runs_its_lines_once_for_each_block():
-    told = figure.trace(figure.State(0, "online softmax", 13, 4))
-    lines = [at for access in told["accesses"] for at in access["ran"]]
-    update = next(at for at, line in enumerate(told["source"]) if "l_i = alpha * l_i" in line)
+    trace = figure.trace(figure.State(0, "online softmax", 13, 4))
+    lines = [at for access in trace["accesses"] for at in access["ran"]]
+    update = next(at for at, line in enumerate(trace["source"]) if "l_i = alpha * l_i" in line)
     assert lines.count(update) == 2 * 4  # programs, blocks
 
 
@@ -105,8 +105,8 @@ def test_the_block_of_the_last_program_is_masked_past_the_end():
 
 @states
 def test_no_block_is_wider_or_higher_than_the_picture_says(state):
-    told = figure.trace(state)
-    for access in told["accesses"]:
+    trace = figure.trace(state)
+    for access in trace["accesses"]:
         (first, last), (top, bottom) = access["columns"], access["rows"]
-        assert last - first <= told["width"] and bottom - top <= told["band"]
-        assert first % told["width"] == 0 and access["program"] < told["programs"]
+        assert last - first <= trace["width"] and bottom - top <= trace["band"]
+        assert first % trace["width"] == 0 and access["program"] < trace["programs"]

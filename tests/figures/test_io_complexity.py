@@ -21,19 +21,19 @@ states = pytest.mark.parametrize("state", STATES, ids=str)
 @states
 @pytest.mark.parametrize("name, fused", figure.WAYS.items())
 def test_needs_are_flashlabs(state, name, fused):
-    told = figure.trace(state)
+    trace = figure.trace(state)
     layer = {"heads": state.batch * state.heads, "training": state.training, "fused": fused}
     layer["itemsize"] = figure.DTYPES[state.dtype]
-    for N, need in zip(told["lengths"], told["ways"][name]["needs"], strict=True):
+    for N, need in zip(trace["lengths"], trace["ways"][name]["needs"], strict=True):
         expected = io_complexity.need(N, state.d, **layer)
         assert need == {**expected._asdict(), "total": expected.total}
-    assert told["ways"][name]["longest"] == io_complexity.longest(told["room"], state.d, **layer)
+    assert trace["ways"][name]["longest"] == io_complexity.longest(trace["room"], state.d, **layer)
 
 
 def test_time_is_the_later_of_two_clocks():
-    told = figure.trace(figure.State(card="H100 SXM", batch=4, d=128))
-    assert told["room"] == 80 * GiB
-    standard, fused = told["ways"]["standard"], told["ways"]["fused"]
+    trace = figure.trace(figure.State(card="H100 SXM", batch=4, d=128))
+    assert trace["room"] == 80 * GiB
+    standard, fused = trace["ways"]["standard"], trace["ways"]["fused"]
     N = fused["longest"]
     assert fused["takes"] == pytest.approx(64 * costs.flops(N, N, 128, training=True, rebuilt=True) / 989.4e12)
     moved = standard_attention.moved(standard["longest"], 128, backward=True)
@@ -47,27 +47,27 @@ def test_standard_attention_takes_longer_at_every_length():
 
 
 @pytest.mark.parametrize(
-    "asked, standard, fused",
+    "fields, standard, fused",
     [
         ({}, "bytes", "products, S again"),
         ({"dtype": "float32", "d": 256}, "products", "products, S again"),
         ({"training": False}, "bytes", "products"),
     ],
 )
-def test_a_time_is_that_of_the_clock_that_is_named(asked, standard, fused):
-    ways = figure.trace(figure.State(**asked))["ways"]
+def test_a_time_is_that_of_the_clock_that_is_named(fields, standard, fused):
+    ways = figure.trace(figure.State(**fields))["ways"]
     assert (ways["standard"]["clocks"][-1], ways["fused"]["clocks"][-1]) == (standard, fused)
 
 
 @states
 def test_twice_the_tokens_are_twice_the_fused_memory_and_four_times_the_standard(state):
-    told = figure.trace(state)
+    trace = figure.trace(state)
     doubled = np.arange(len(figure.LENGTHS) - 4)
     assert [figure.LENGTHS[at + 4] for at in doubled] == [2 * figure.LENGTHS[at] for at in doubled]
-    totals = {name: np.array([need["total"] for need in way["needs"]], float) for name, way in told["ways"].items()}
+    totals = {name: np.array([need["total"] for need in way["needs"]], float) for name, way in trace["ways"].items()}
     assert np.array_equal(totals["fused"][4:], 2 * totals["fused"][:-4])
     assert np.allclose((totals["standard"][4:] / totals["standard"][:-4])[-8:], 4, rtol=0.01)
-    for way in told["ways"].values():
+    for way in trace["ways"].values():
         seconds = np.array(way["seconds"])
         assert np.allclose((seconds[4:] / seconds[:-4])[-8:], 4, rtol=0.01)
 
@@ -81,9 +81,9 @@ def test_an_unknown_rate_is_said_and_not_guessed():
 
 def test_too_much_is_said_from_where_it_does_not_fit():
     for step, N in enumerate(figure.LENGTHS):
-        said = figure.describe(replace(figure.State(), step=step))
+        words = figure.describe(replace(figure.State(), step=step))
         ways = figure.trace(figure.State())["ways"]
-        assert said.count("too much") == sum(N > way["longest"] for way in ways.values())
+        assert words.count("too much") == sum(N > way["longest"] for way in ways.values())
 
 
 def test_describe_has_the_numbers():
@@ -95,8 +95,8 @@ def test_describe_has_the_numbers():
 
 
 @pytest.mark.parametrize(
-    "seconds, said",
+    "seconds, words",
     [(1e-9, "0.001 µs"), (2e-5, "20 µs"), (0.25, "250 ms"), (59, "59 s"), (3600, "1 h"), (86400 * 3, "3 days")],
 )
-def test_durations_are_said_in_the_largest_unit(seconds, said):
-    assert figure.duration(seconds) == said
+def test_durations_are_said_in_the_largest_unit(seconds, words):
+    assert figure.duration(seconds) == words

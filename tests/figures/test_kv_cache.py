@@ -6,11 +6,11 @@ from figures import kv_cache as figure
 @pytest.mark.parametrize("page", [1, 4, 16])
 @pytest.mark.parametrize("sharing", [True, False])
 def test_the_pool_is_kept_in_order(page, sharing):
-    told = figure.trace(figure.State(page=page, sharing=sharing))
-    assert len(told["steps"]) == len(figure.SCRIPT) + 1
-    for now in told["steps"]:
+    trace = figure.trace(figure.State(page=page, sharing=sharing))
+    assert len(trace["steps"]) == len(figure.SCRIPT) + 1
+    for now in trace["steps"]:
         held = {page for text in now["texts"] for page in text["pages"]}
-        assert len(held) + now["free"] == told["pages"] and now["held"] == page * len(held)
+        assert len(held) + now["free"] == trace["pages"] and now["held"] == page * len(held)
         assert now["tokens"] <= now["held"] and now["rooms"] == figure.LONGEST * len(now["texts"])
         assert all(len(text["pages"]) == -(-text["length"] // page) for text in now["texts"])
         if not sharing:

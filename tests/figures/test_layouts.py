@@ -26,8 +26,8 @@ def test_every_number_has_one_register(layout):
 
 @EVERY
 def test_places_per_bit_are_the_whole_layout(layout):
-    told, places = figure.trace(figure.State(layout=layout)), figure.numbers_of(layout)
-    of_thread, of_register = np.array(told["of_thread"]), np.array(told["of_register"])
+    trace, places = figure.trace(figure.State(layout=layout)), figure.numbers_of(layout)
+    of_thread, of_register = np.array(trace["of_thread"]), np.array(trace["of_register"])
     for thread, register in itertools.product(range(0, figure.THREADS, 7), range(places.shape[1])):
         place = combined(of_thread, thread) ^ combined(of_register, register)
         assert place.tolist() == places[thread, register].tolist()
@@ -35,9 +35,9 @@ def test_places_per_bit_are_the_whole_layout(layout):
 
 @pytest.mark.parametrize("swizzled", [False, True])
 def test_offsets_per_bit_are_the_whole_layout(swizzled):
-    told, offsets = figure.trace(figure.State(swizzled=swizzled)), figure.offsets(swizzled)
+    trace, offsets = figure.trace(figure.State(swizzled=swizzled)), figure.offsets(swizzled)
     for row, column in np.ndindex(offsets.shape):
-        found = combined(np.array(told["offset_of_row"]), row) ^ combined(np.array(told["offset_of_column"]), column)
+        found = combined(np.array(trace["offset_of_row"]), row) ^ combined(np.array(trace["offset_of_column"]), column)
         assert found == offsets[row, column]
         piece, rest = divmod(column, 8)
         assert found == row * 64 + (piece ^ row % 8 * swizzled) * 8 + rest, "the rule of the lesson"

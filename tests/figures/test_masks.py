@@ -23,20 +23,20 @@ def mask(state):
 
 @states
 def test_the_tiles_are_those_that_the_loop_visits(state):
-    told, kinds = figure.trace(state), masks.schedule(mask(state), (state.Nq, 128), state.B, state.B)
-    assert [(tile["i"], tile["j"]) for tile in told["tiles"]] == list(map(tuple, np.argwhere(kinds != masks.SKIPPED)))
-    assert [tile["whole"] for tile in told["tiles"]] == list(kinds[kinds != masks.SKIPPED] == masks.WHOLE)
-    assert told["cut"] == (kinds == masks.CUT).sum() and told["skipped"] == (kinds == masks.SKIPPED).sum()
+    trace, kinds = figure.trace(state), masks.schedule(mask(state), (state.Nq, 128), state.B, state.B)
+    assert [(tile["i"], tile["j"]) for tile in trace["tiles"]] == list(map(tuple, np.argwhere(kinds != masks.SKIPPED)))
+    assert [tile["whole"] for tile in trace["tiles"]] == list(kinds[kinds != masks.SKIPPED] == masks.WHOLE)
+    assert trace["cut"] == (kinds == masks.CUT).sum() and trace["skipped"] == (kinds == masks.SKIPPED).sum()
 
 
 @states
 def test_pairs_and_bytes_are_flashlabs(state):
-    told = figure.trace(state)
-    assert sum(tile["pairs"] for tile in told["tiles"]) == told["pairs"] == mask(state).dense((state.Nq, 128)).sum()
+    trace = figure.trace(state)
+    assert sum(tile["pairs"] for tile in trace["tiles"]) == trace["pairs"] == mask(state).dense((state.Nq, 128)).sum()
     bills = [tiling.fa2_traffic(state.Nq, 128, 32, state.B, state.B, mask=one).total() for one in (mask(state), None)]
-    assert [told["moved"], told["full"]] == bills
-    moved = [tile["moved"] for tile in told["tiles"]]
-    assert moved == sorted(set(moved)) and moved[-1] < told["moved"]
+    assert [trace["moved"], trace["full"]] == bills
+    moved = [tile["moved"] for tile in trace["tiles"]]
+    assert moved == sorted(set(moved)) and moved[-1] < trace["moved"]
 
 
 @states

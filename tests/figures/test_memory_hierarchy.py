@@ -14,16 +14,16 @@ states = pytest.mark.parametrize("state", STATES, ids=str)
 
 @states
 def test_the_numbers_are_the_cards(state):
-    card, told = hardware.CARDS[state.card], figure.trace(state)
-    for level, one in zip(hardware.levels(card, one_sm=state.one_sm), told["levels"], strict=True):
+    card, trace = hardware.CARDS[state.card], figure.trace(state)
+    for level, one in zip(hardware.levels(card, one_sm=state.one_sm), trace["levels"], strict=True):
         assert (one["name"], one["nbytes"], one["rate"], one["cycles"]) == tuple(level)
         assert one["nbytes"] is None or one["part"] * one["nbytes"] == pytest.approx(card.dram_bytes)
-        assert one["rate"] is None or one["times"] * told["levels"][figure.DRAM]["rate"] == pytest.approx(one["rate"])
-    assert told["block"]["nbytes"] == card.per_sm.block_bytes < told["levels"][1]["nbytes"]
-    assert told["levels"][figure.DRAM]["name"] == card.dram_kind
+        assert one["rate"] is None or one["times"] * trace["levels"][figure.DRAM]["rate"] == pytest.approx(one["rate"])
+    assert trace["block"]["nbytes"] == card.per_sm.block_bytes < trace["levels"][1]["nbytes"]
+    assert trace["levels"][figure.DRAM]["name"] == card.dram_kind
 
 
-def test_steps_of_the_zoom_divide_the_edge_alike_from_all_to_one_block():
+def test_all_steps_of_the_zoom_are_equal_and_the_last_shows_one_block():
     windows = figure.trace(figure.State())["windows"]
     assert all(wide == 4 * narrow for wide, narrow in zip(windows, windows[figure.DOUBLING :], strict=False))
     assert all(wide / narrow == pytest.approx(windows[0] / windows[1]) for wide, narrow in pairwise(windows))
@@ -35,22 +35,22 @@ def test_steps_of_the_zoom_divide_the_edge_alike_from_all_to_one_block():
 @pytest.mark.skipif(drawn.NODE is None, reason="needs node")
 @pytest.mark.parametrize("width", [340, 960])
 def test_areas_are_to_scale(width):
-    """All squares that are whole have one measure, without a logarithm."""
+    """All squares that the picture shows whole have one linear scale."""
     for state in (figure.State(53), figure.State(16), figure.State(88, "H100 SXM", True)):
-        told = figure.trace(state)
+        trace = figure.trace(state)
         squares = areas(drawn.draw(figure, [state], width)[0]["markup"].split("how fast")[0])
         high = 264 if width == 960 else 200
-        sizes = [told["block"]["nbytes"], *(told["levels"][at]["nbytes"] for at in (1, 0, 2, 3, 4))]
+        sizes = [trace["block"]["nbytes"], *(trace["levels"][at]["nbytes"] for at in (1, 0, 2, 3, 4))]
         whole = [(size, *box) for size, box in zip(sizes, squares, strict=False) if box[1] < high]
         assert whole
         for nbytes, _, height in whole:
-            assert height**2 / high**2 == pytest.approx(nbytes / told["windows"][state.zoom], rel=1e-6)
-        beyond = [box for size, box in zip(sizes, squares, strict=False) if size > 1.1 * told["windows"][state.zoom]]
+            assert height**2 / high**2 == pytest.approx(nbytes / trace["windows"][state.zoom], rel=1e-6)
+        beyond = [box for size, box in zip(sizes, squares, strict=False) if size > 1.1 * trace["windows"][state.zoom]]
         assert beyond and all(height > high for _, height in beyond), "they go on into the torn edge"
 
 
 def areas(markup):
-    """Return width and height of each square on the ground, in their order."""
+    """Return width and height of each square, in the order of the drawing."""
     sides = r'width="([\d.e-]+)" height="([\d.e-]+)" fill="var\(--\w+\)" fill-opacity="[\d.]+" class="grow"'
     return [tuple(map(float, found)) for found in re.findall(sides, markup)]
 

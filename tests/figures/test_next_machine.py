@@ -12,11 +12,11 @@ STATES = [figure.State(3, *choice) for choice in product(("0", "3/16"), figure.W
 @pytest.mark.parametrize("state", STATES[::5], ids=str)
 def test_boxes_are_the_events_of_the_run(state):
     run = roles.forward(*_inputs(), figure.design(state), Bc=figure.SHOWN)
-    told = figure.trace(state)
-    assert told["cycles"] == run.cycles == told["times"][-1]
-    boxes = sorted((box["start"], box["end"], box["kind"]) for box in told["boxes"])
+    trace = figure.trace(state)
+    assert trace["cycles"] == run.cycles == trace["times"][-1]
+    boxes = sorted((box["start"], box["end"], box["kind"]) for box in trace["boxes"])
     assert boxes == sorted((e.start, e.end, e.kind) for e in run.events if e.unit in figure.ROWS)
-    assert set(told["code"]) >= {box["kind"] for box in told["boxes"]}
+    assert set(trace["code"]) >= {box["kind"] for box in trace["boxes"]}
 
 
 @pytest.mark.parametrize("state", STATES[::4], ids=str)
@@ -30,14 +30,14 @@ def test_the_boxes_of_a_place_do_not_overlap(state):
 
 
 def test_shares_are_counted_by_the_simulator():
-    told = figure.trace(figure.State(card="B200"))
-    for share, it in zip(range(7), told["shares"], strict=True):
+    trace = figure.trace(figure.State(card="B200"))
+    for share, it in zip(range(7), trace["shares"], strict=True):
         run = roles.forward(*_inputs(), roles.Design(share / 16), Bc=figure.COUNTED)
         assert it["cycles"] == round(run.steady) and it["share"] == figure.SHARES[share]
         assert it["units"][:2] == [2048, 2048 * (16 - share) // 16]
     products, _, exponentials = next_machine.forward_cycles(256, 128, 128)
-    assert told["shares"][0]["units"][:2] == [products, exponentials]
-    assert max(it["cycles"] for it in told["shares"]) <= told["most"]
+    assert trace["shares"][0]["units"][:2] == [products, exponentials]
+    assert max(it["cycles"] for it in trace["shares"]) <= trace["most"]
 
 
 def test_the_best_share_moves_with_the_head_dimension_and_the_card():

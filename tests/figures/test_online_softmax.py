@@ -74,11 +74,11 @@ def test_the_largest_score_is_lifted_and_no_other(source, lift):
 def test_words_and_numbers_agree():
     """A maximum that stays is said to stay, and one that rises to rise, with its alpha."""
     state = figure.State()
-    said = [figure.describe(figure.State(step)) for step in range(figure.count(state) + 1)]
-    for step, words in zip(figure.trace(state)["steps"][2:], said[2:], strict=False):
+    descriptions = [figure.describe(figure.State(step)) for step in range(figure.count(state) + 1)]
+    for step, words in zip(figure.trace(state)["steps"][2:], descriptions[2:], strict=False):
         assert ("shrinks by alpha" in words) == (step["alpha"] < 1)
-    assert "alpha = 0.2056" in said[4] and "there is no past yet" in said[1]
-    assert said[-1].startswith("All 23 scores have come. Divide once, by ℓ = 1.923")
+    assert "alpha = 0.2056" in descriptions[4] and "there is no past yet" in descriptions[1]
+    assert descriptions[-1].startswith("All 23 scores have come. Divide once, by ℓ = 1.923")
 
 
 @pytest.mark.skipif(drawn.NODE is None, reason="needs node")

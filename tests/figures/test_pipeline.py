@@ -41,9 +41,9 @@ def test_the_numbers_are_those_of_attention_and_of_the_simulator(state):
     assert run.cycles == pipeline.forward(Q[: figure.QUERIES], K, V, design).cycles
     last = replace(state, step=figure.count(state))
     assert figure.moment(last) == run.cycles and figure.busy(last) == pytest.approx(run.busy / run.cycles)
-    told = figure.trace(state)
-    assert told["cycles"] == told["times"][-1] == run.cycles < told["scale"]
-    assert len(told["steps"]) == len(told["times"])
+    trace = figure.trace(state)
+    assert trace["cycles"] == trace["times"][-1] == run.cycles < trace["scale"]
+    assert len(trace["steps"]) == len(trace["times"])
 
 
 @states

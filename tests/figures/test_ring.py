@@ -27,14 +27,14 @@ def test_every_step_is_the_schedules(state):
 
 @pytest.mark.parametrize("P", figure.CONTROLS["P"].values)
 def test_all_placements_send_the_same_and_zigzag_alone_never_waits(P):
-    told = figure.trace(figure.State(P=P))
+    trace = figure.trace(figure.State(P=P))
     n = figure.N // P
-    assert told["block"] == n * n and told["ideal"] * P == figure.N * (figure.N + 1) / 2
-    for run in told["runs"]:
+    assert trace["block"] == n * n and trace["ideal"] * P == figure.N * (figure.N + 1) / 2
+    for run in trace["runs"]:
         assert {sum(step[rank]["sent"] for step in run["steps"]) for rank in range(P)} == {
             (P - 1) * 2 * n * figure.D * 4
         }
-    contiguous, zigzag, striped = (run["makespan"] / told["ideal"] for run in told["runs"])
+    contiguous, zigzag, striped = (run["makespan"] / trace["ideal"] for run in trace["runs"])
     assert zigzag == 1 < striped < contiguous
 
 

@@ -17,25 +17,25 @@ states = pytest.mark.parametrize("state", STATES, ids=str)
 
 @states
 def test_marks_lie_on_the_roof(state):
-    told, card = figure.trace(state), hardware.CARDS[state.card]
+    trace, card = figure.trace(state), hardware.CARDS[state.card]
     peak = getattr(card, state.dtype)
-    assert told["peak"] == peak and told["slope"] == card.dram_rate
-    for mark in [*told["parts"], *told["fused"]]:
+    assert trace["peak"] == peak and trace["slope"] == card.dram_rate
+    for mark in [*trace["parts"], *trace["fused"]]:
         if peak:
             assert mark["reach"] == pytest.approx(min(peak, mark["intensity"] * card.dram_rate))
             assert mark["share"] == pytest.approx(mark["reach"] / peak)
         else:
             assert mark["reach"] is mark["share"] is None
     if peak:
-        assert told["ridge"] * card.dram_rate == pytest.approx(peak)
+        assert trace["ridge"] * card.dram_rate == pytest.approx(peak)
 
 
 @states
 def test_marks_are_flashlabs(state):
-    told, works = figure.trace(state), roofline.attention(state.N, state.d, state.dtype)
-    for mark, part in zip(told["parts"], figure.PARTS, strict=True):
+    trace, works = figure.trace(state), roofline.attention(state.N, state.d, state.dtype)
+    for mark, part in zip(trace["parts"], figure.PARTS, strict=True):
         assert mark["intensity"] == roofline.intensity(works[part]) and mark["nbytes"] == works[part].nbytes
-    fused = {mark["Br"]: mark["intensity"] for mark in told["fused"]}
+    fused = {mark["Br"]: mark["intensity"] for mark in trace["fused"]}
     assert fused[128] == roofline.intensity(works["fused"])
     assert fused[state.N] == roofline.intensity(works["fused, read once"])
 
@@ -47,9 +47,9 @@ def test_a_larger_tile_slides_to_the_right(state):
 
 
 def test_fusing_with_small_tiles_moves_more_than_three_kernels():
-    told = figure.trace(figure.State())
-    assert told["fused"][0]["Br"] == 16
-    assert told["fused"][0]["nbytes"] > told["parts"][-1]["nbytes"] > told["fused"][3]["nbytes"]
+    trace = figure.trace(figure.State())
+    assert trace["fused"][0]["Br"] == 16
+    assert trace["fused"][0]["nbytes"] > trace["parts"][-1]["nbytes"] > trace["fused"][3]["nbytes"]
 
 
 def test_a_rate_that_no_document_gives_is_said():

@@ -53,13 +53,13 @@ def test_windows_are_where_exp_leaves_them():
 
 @states
 def test_the_trace_has_the_numbers_of_the_row(state):
-    told, now = figure.trace(state), of(state)
+    trace, now = figure.trace(state), of(state)
     for name in ("e", "l", "P"):
-        np.testing.assert_allclose(np.array(told[name], object).astype(str) == "NaN", np.isnan(getattr(now, name)))
-        back = np.vectorize(lambda x: {"∞": np.inf, "NaN": np.nan}.get(x, x), otypes=[float])(told[name])
+        np.testing.assert_allclose(np.array(trace[name], object).astype(str) == "NaN", np.isnan(getattr(now, name)))
+        back = np.vectorize(lambda x: {"∞": np.inf, "NaN": np.nan}.get(x, x), otypes=[float])(trace[name])
         np.testing.assert_allclose(back, getattr(now, name), 1e-3)
-    np.testing.assert_allclose(told["exact"], safe_softmax.safe(now.scores), 1e-3)
-    for lane in told["lanes"]:
+    np.testing.assert_allclose(trace["exact"], safe_softmax.safe(now.scores), 1e-3)
+    for lane in trace["lanes"]:
         row = figure.row(lane["dtype"], state.spread)
         assert [one for part in lane["outcomes"] for one in [part["name"]] * (part["last"] + 1 - part["first"])] == (
             row.outcome

@@ -13,8 +13,8 @@ EVERY = list(states(figure))
 
 @pytest.mark.parametrize("state", EVERY, ids=str)
 def test_every_tile_is_computed_once_and_no_program_pauses(state):
-    told = figure.trace(state)
-    tiles = told["tiles"]
+    trace = figure.trace(state)
+    tiles = trace["tiles"]
     Tr = figure.N // figure.SIZE
     assert sorted((tile["head"], tile["i"]) for tile in tiles) == list(
         itertools.product(range(figure.HEADS), range(Tr))
@@ -23,7 +23,7 @@ def test_every_tile_is_computed_once_and_no_program_pauses(state):
     for tile in tiles:
         assert tile["start"] == ends[tile["program"]]
         ends[tile["program"]] += tile["blocks"]
-    assert told["end"] == max(ends) >= told["mean"] == sum(ends) / state.programs
+    assert trace["end"] == max(ends) >= trace["mean"] == sum(ends) / state.programs
 
 
 @pytest.mark.parametrize("mask", figure.MASKS)
@@ -72,8 +72,8 @@ def test_few_heads_end_as_early_and_need_half_the_cache():
     causal = {it["name"]: it for it in figure.trace(figure.State())["orders"]}
     dealt, longest, few = (causal[name] for name in figure.ORDERS)
     assert dealt["end"] == 64 and longest["end"] == few["end"] == 36 == figure.trace(figure.State())["mean"]
-    told = figure.trace(figure.State())
-    assert longest["heads"] * told["bytes"] > told["cache"] > 1.8 * few["heads"] * told["bytes"]
+    trace = figure.trace(figure.State())
+    assert longest["heads"] * trace["bytes"] > trace["cache"] > 1.8 * few["heads"] * trace["bytes"]
 
 
 def test_describe_has_the_numbers():

@@ -13,11 +13,11 @@ from tests.figures.test_charts import drawing_of
 @pytest.fixture
 def drawn(monkeypatch):
     """The matplotlib figure of the picture, laid out."""
-    made = []
-    monkeypatch.setattr(whole, "Chart", lambda figure, *more: made.append(figure) or charts.Chart(figure, *more))
+    pictures = []
+    monkeypatch.setattr(whole, "Chart", lambda figure, *more: pictures.append(figure) or charts.Chart(figure, *more))
     whole.picture()
-    FigureCanvasAgg(made[0]).draw()
-    return made[0]
+    FigureCanvasAgg(pictures[0]).draw()
+    return pictures[0]
 
 
 def test_the_tile_of_scores_is_in_the_row_of_its_queries_and_the_column_of_its_keys(drawn):

@@ -41,10 +41,10 @@ wrong = [mistake.function(exercise.reference) for mistake in exercise.mistakes]
 marks = ""
 for at in range(times):
     for attempt, right in ((wrong[at % len(wrong)], False), (copied(exercise.reference), True)):
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said):
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
             desk.check(name, attempt)
-        text = said.getvalue().split(chr(13))[-1]
+        text = out.getvalue().split(chr(13))[-1]
         mark = text[0]
         marks += mark
         if mark == ("✗" if right else "✓") or "could not be judged" in text:

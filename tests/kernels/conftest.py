@@ -126,7 +126,7 @@ def poisoned_memory(monkeypatch):
     import torch
 
     def poisoned(make):
-        def made(*args, **kwargs):
+        def filled(*args, **kwargs):
             x = make(*args, **kwargs)
             if x.dtype == torch.uint8:  # memory for parts of other dtypes
                 x.fill_(255)  # bytes that are NaN in each of them
@@ -134,7 +134,7 @@ def poisoned_memory(monkeypatch):
                 x.detach().fill_(math.nan)  # torch itself makes some that require a gradient
             return x
 
-        return made
+        return filled
 
     for owner, name in (torch, "empty"), (torch, "empty_like"), (torch.Tensor, "new_empty"):
         monkeypatch.setattr(owner, name, poisoned(getattr(owner, name)))

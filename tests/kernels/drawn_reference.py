@@ -105,13 +105,13 @@ class Case:
             keys |= (seen & rows[..., None]).any(1).reshape(Hk, H // Hk, -1).any(1)
         return rows, keys
 
-    def inputs(self, t, given):
+    def inputs(self, t, by_name):
         """Return Q, K, V, the steps as pairs, and the sinks of text t, from arrays or tensors by name."""
-        Q = self.part(given["Q"], "Q", t)
-        K, V = self.keys(t) if self.keys else (self.part(given[name], name, t) for name in "KV")
-        parts = [self.part(given[n], n, t) if n in given else step.x for n, step in enumerate(self.steps)]
+        Q = self.part(by_name["Q"], "Q", t)
+        K, V = self.keys(t) if self.keys else (self.part(by_name[name], name, t) for name in "KV")
+        parts = [self.part(by_name[n], n, t) if n in by_name else step.x for n, step in enumerate(self.steps)]
         steps = [(step.kind, x) for step, x in zip(self.steps, parts, strict=True)]
-        return Q, K, V, steps, given.get("sinks", np.full(len(Q), -np.inf))
+        return Q, K, V, steps, by_name.get("sinks", np.full(len(Q), -np.inf))
 
 
 def apply(kind, S, x, distance):
@@ -195,9 +195,9 @@ def expected(case, results, dO, dlse):
     """Return what ``exact`` does, for each name of ``results`` and all texts."""
     shapes = {name: (case.steps[name].x if isinstance(name, int) else x).shape for name, x in results.items()}
     totals = [{name: np.zeros(shape) for name, shape in shapes.items()} for _ in range(2)]
-    given, dO, dlse = {name: in_numpy(x) for name, x in known(case).items()}, in_numpy(dO), in_numpy(dlse)
+    by_name, dO, dlse = {name: in_numpy(x) for name, x in tensors_by_name(case).items()}, in_numpy(dO), in_numpy(dlse)
     for t in range(len(case.places)):
-        inputs = case.inputs(t, given)
+        inputs = case.inputs(t, by_name)
         incoming = case.part(dO, "O", t), case.part(dlse, "lse", t)
         with np.errstate(all="ignore"):
             eps = torch.finfo(torch.float32).eps / torch.finfo(case.plain).eps
@@ -209,7 +209,7 @@ def expected(case, results, dO, dlse):
     return [{name: x.reshape(results[name].shape) for name, x in total.items()} for total in totals]
 
 
-def known(case, leaves=None):
+def tensors_by_name(case, leaves=None):
     """Return all tensors by name, those of steps as they broadcast; leaves: in place of the learned.
 
     Q, K and V have 0 in place of what is not finite.
@@ -223,10 +223,10 @@ def known(case, leaves=None):
 
 def in_torch(case, leaves, results, dtype):
     """Return O and lse as torch computes them in a dtype."""
-    given, device = known(case, leaves), case.tensors["Q"].device
+    by_name, device = tensors_by_name(case, leaves), case.tensors["Q"].device
     whole = {name: torch.zeros_like(results[name], dtype=dtype) for name in ("O", "lse")}
     for t in range(len(case.places)):
-        *tensors, steps, sinks = case.inputs(t, given)
+        *tensors, steps, sinks = case.inputs(t, by_name)
         tensors = [torch.as_tensor(x).to(device, dtype) for x in tensors]
         pairs = (torch.as_tensor(x).to(device) for x in case.pairs(t, len(tensors[0])))
         for name, x in zip(whole, plain(*tensors, steps, sinks, *pairs, case.scale), strict=True):

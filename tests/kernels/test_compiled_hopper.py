@@ -118,10 +118,10 @@ def test_every_launch_fits(large):
 
 def test_registers_spill_no_more_than_is_known(kernels):
     for k in (k for k in kernels if k["kernel"] not in TWO_PASSES):
-        known = SPILLS.get((k["kernel"], k["width"], k["causal"], k.get("Br")))
+        limits = SPILLS.get((k["kernel"], k["width"], k["causal"], k.get("Br")))
         if k["kernel"] == "backward":
-            known = SPILLS_BACKWARD[k["kind"]] if k["width"] == 128 else (80, 0)
-        stack, in_loop = known or (0, 0)
+            limits = SPILLS_BACKWARD[k["kind"]] if k["width"] == 128 else (80, 0)
+        stack, in_loop = limits or (0, 0)
         assert k["stack"] <= stack, f"spills more than {stack} bytes: {k}"
         for loop in k["loops"]:
             assert loop.get("LDL", 0) + loop.get("STL", 0) <= in_loop, f"spills in a loop: {k}"

@@ -143,8 +143,8 @@ def test_dK_and_dV_have_a_kernel_each_where_registers_cannot_hold_both(mask):
 @pytest.mark.parametrize("mask", [masks.full(), masks.causal()])
 def test_float8_has_a_hopper_kernel_of_its_own(d, mask):
     eight = LARGE._replace(d=d, dv=d, mask=mask, dtype=torch.float8_e4m3fn, scales="scales")
-    made = choice("forward", eight)
-    assert made.implementation == "hopper" and 128 % made.launches["forward"].Bc == 0  # one scale per block of keys
+    chosen = choice("forward", eight)
+    assert chosen.implementation == "hopper" and 128 % chosen.launches["forward"].Bc == 0  # one scale per block of keys
     for change, why in (({"mask": masks.window(64)}, "no mask but causal"), ({"dropout": "dropout"}, "no score")):
         assert why in choice("forward", eight._replace(**change)).why
     with pytest.raises(ValueError, match="no queries in float8"):
@@ -159,7 +159,7 @@ def test_a_missing_row_is_an_error_and_not_None(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "change, error, said",
+    "change, error, message",
     [
         ({"Br": 100}, ValueError, "multiples of 16"),
         ({"kernel": "forwards"}, ValueError, "expected a kernel of"),
@@ -170,11 +170,11 @@ def test_a_missing_row_is_an_error_and_not_None(monkeypatch):
         ({"N_form": 100}, TypeError, "N_form"),
     ],
 )
-def test_a_row_with_a_mistake_is_refused_when_the_table_is_read(change, error, said):
+def test_a_row_with_a_mistake_is_refused_when_the_table_is_read(change, error, message):
     values = json.loads(resources.files("flashlab.kernels").joinpath("portable.json").read_text())["unmeasured"]
     assert table_of(values, PORTABLE).rows
     values["rows"][3] |= change
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         table_of(values, PORTABLE)
 
 
@@ -185,8 +185,8 @@ def test_hopper_is_chosen_where_it_can_and_the_reason_says_where_not(direction, 
     wide = choice(direction, LARGE._replace(d=136))
     assert wide.implementation == "hopper"
     assert wide.launches.keys() >= ({"forward"} if direction == "forward" else set(TWO_PASSES))
-    asked = choice(direction, LARGE, "portable")
-    assert asked.implementation == "portable" and "was passed" in asked.why
+    portable_choice = choice(direction, LARGE, "portable")
+    assert portable_choice.implementation == "portable" and "was passed" in portable_choice.why
     for change, why in (
         ({"dtype": torch.float32}, "got torch.float32"),
         ({"dropout": "dropout"}, "no dropout"),
@@ -334,7 +334,7 @@ def test_a_narrow_window_is_little_work():
     assert choice("forward", narrow._replace(mask=masks.window(40000))).implementation == "hopper"
 
 
-def chosen(row):
+def implementation(row):
     """Return the implementation that is chosen for a row of h200_choice.json."""
     N, d, mask = row["N"], row["d"], masks.causal() if row["causal"] else masks.full()
     problem = LARGE._replace(B=row["B"], H=row["H"], Hk=row["Hk"], Nq=N, Nk=N, d=d, dv=d, mask=mask)
@@ -346,7 +346,7 @@ def test_the_choice_takes_little_longer_than_the_better_kernel():
     assert {row["set"] for row in rows} == {"grid", "wide", "between", "widths", "groups"}
     for row in rows:
         longer = 1.2 if row["set"] == "wide" else 1.12  # causal, with 8 heads for 132 multiprocessors: 5 us
-        assert row[chosen(row)] <= longer * min(row["portable"], row.get("hopper", math.inf)), row
+        assert row[implementation(row)] <= longer * min(row["portable"], row.get("hopper", math.inf)), row
 
 
 def test_the_choice_takes_little_longer_than_others():
@@ -354,7 +354,7 @@ def test_the_choice_takes_little_longer_than_others():
     rows = [row for row in data.measured("h200_choice")["rows"] if row["set"] not in ("grid", "wide")]
     assert {row["set"] for row in rows} == {"between", "widths", "groups"}
     for row in rows:
-        assert row[chosen(row)] <= row["flash"] and row[chosen(row)] <= row["cudnn"] / 0.93, row
+        assert row[implementation(row)] <= row["flash"] and row[implementation(row)] <= row["cudnn"] / 0.93, row
 
 
 def test_wide_heads_take_little_longer_than_with_others():
@@ -367,11 +367,11 @@ def test_wide_heads_take_little_longer_than_with_others():
 
 
 def test_the_tiles_of_192_columns_are_the_fastest_that_were_tried():
-    tried = data.measured("h200_wide")["tiles_ms"]
-    assert len(tried) == 32
+    tiles = data.measured("h200_wide")["tiles_ms"]
+    assert len(tiles) == 32
     wide = LARGE._replace(d=192, dv=192)
     for name, mask in itertools.product((*HALVES, "query_gradients"), (masks.full(), masks.causal())):
-        these = [it for it in tried if (it["kernel"], it["causal"]) == (name, mask == masks.causal())]
+        these = [it for it in tiles if (it["kernel"], it["causal"]) == (name, mask == masks.causal())]
         best = min(these, key=lambda it: it["ms"])
         assert not best["padded"] and portable(name, H200, wide._replace(mask=mask))[:4] == tuple(
             best[key] for key in ("Br", "Bc", "warps", "stages")

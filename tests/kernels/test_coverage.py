@@ -428,8 +428,8 @@ def test_torch_compile_takes_shapes_scales_and_masks_that_change(scale, kernel):
         (33, 24, 2.0, masks.window(9)),
     ):
         q, k, v = inputs(1, 2, 1, N, N, d)
-        asked = None if scale is None else scale * factor
-        assert torch.equal(compiled(q, k, v, asked, mask), flash_attention(q, k, v, mask=mask, scale=asked))
+        scaled = None if scale is None else scale * factor
+        assert torch.equal(compiled(q, k, v, scaled, mask), flash_attention(q, k, v, mask=mask, scale=scaled))
 
 
 @pytest.mark.exhaustive
@@ -470,7 +470,7 @@ def test_the_operator_keeps_torchs_contract():
 
 
 @pytest.mark.parametrize(
-    "said, change, options",
+    "message, change, options",
     [
         ("scale must be a number from 2^-126 to 2^126, got -0.3", lambda x: x, (None, None, -0.3, None)),
         ("scale must be a finite number", lambda x: x, (None, None, math.nan, None)),
@@ -480,12 +480,12 @@ def test_the_operator_keeps_torchs_contract():
         ('kernel must be "portable"', lambda x: x, (None, None, 0.3, "fast")),
     ],
 )
-def test_the_operator_called_by_hand_gets_a_sentence(said, change, options):
+def test_the_operator_called_by_hand_gets_a_sentence(message, change, options):
     q, k, v = (change(x) for x in inputs(1, 2, 1, 9, 12, 16, dtype=torch.float32))
-    with pytest.raises(ValueError, match=re.escape(said)):
+    with pytest.raises(ValueError, match=re.escape(message)):
         torch.ops.flashlab.attention(q, k, v, *options)
     o, lse = torch.zeros_like(q), torch.zeros(q.shape[:-1], device=DEVICE)
-    with pytest.raises(ValueError, match=re.escape(said)):
+    with pytest.raises(ValueError, match=re.escape(message)):
         torch.ops.flashlab.attention_backward(o, None, q, k, v, o, lse, lse[:0], *options)
 
 
@@ -516,7 +516,7 @@ def bad(change):
 
 
 @pytest.mark.parametrize(
-    "error, said, change",
+    "error, message, change",
     [
         (TypeError, "q .*float16, k .*float32", lambda q, k, v: (q, k.float(), v)),
         (TypeError, "float64", lambda q, k, v: (q.double(), k.double(), v.double())),
@@ -540,13 +540,13 @@ def bad(change):
         (ValueError, "between 1 and 256, got d = 0", lambda q, k, v: (q[..., :0], k[..., :0], v)),
     ],
 )
-def test_bad_input_gets_a_sentence(error, said, change):
-    with pytest.raises(error, match=said):
+def test_bad_input_gets_a_sentence(error, message, change):
+    with pytest.raises(error, match=message):
         flash_attention(*bad(change))
 
 
 @pytest.mark.parametrize(
-    "error, said, options",
+    "error, message, options",
     [
         (ValueError, "scale must be a finite number", {"scale": math.nan}),
         (ValueError, "scale must be a finite number", {"scale": math.inf}),
@@ -572,9 +572,9 @@ def test_bad_input_gets_a_sentence(error, said, change):
         (ValueError, 'kernel must be "portable"', {"kernel": []}),
     ],
 )
-def test_bad_options_get_a_sentence(error, said, options):
+def test_bad_options_get_a_sentence(error, message, options):
     q, k, v = inputs(1, 1, 1, 3, 3, 16)
-    with pytest.raises(error, match=re.escape(said)):
+    with pytest.raises(error, match=re.escape(message)):
         flash_attention(q, k, v, **options)
 
 

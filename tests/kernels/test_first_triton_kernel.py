@@ -90,7 +90,7 @@ def test_each_softmax_reads_and_writes_as_often_as_it_says(dtype):
 
 
 @pytest.mark.parametrize(
-    "call, error, said",
+    "call, error, message",
     [
         (lambda x: add(x, x), ValueError, "must be vectors of one length and dtype, got \\[2, 8\\]"),
         (lambda x: add(x[0], x[0, :7]), ValueError, "got \\[8\\] torch.float32 and \\[7\\]"),
@@ -108,6 +108,6 @@ def test_each_softmax_reads_and_writes_as_often_as_it_says(dtype):
         (lambda x: softmax_online(x, block=2 * LONGEST_BLOCK), ValueError, "must be at most"),
     ],
 )
-def test_bad_input_gets_a_sentence(call, error, said):
-    with pytest.raises(error, match=said):
+def test_bad_input_gets_a_sentence(call, error, message):
+    with pytest.raises(error, match=message):
         call(randn(2, 8))

@@ -239,11 +239,11 @@ INPUTS = {
 @pytest.mark.parametrize("name", long_except(["as drawn", "20 columns"], INPUTS))
 def test_codes_and_scales_are_the_reference_s(name, per, transposed):
     x = INPUTS[name](randn(2, 3, 300, 32))
-    made = quantise(x, per=per, transposed=transposed)
+    ours = quantise(x, per=per, transposed=transposed)
     expected = eight_bits.quantise(x.float().cpu().numpy(), per=per)
-    np.testing.assert_array_equal(made.codes.float().cpu().numpy(), expected.numbers)
-    np.testing.assert_array_equal(per_row(made).cpu().numpy(), expected.scale)
-    assert made.codes.stride(2 if transposed else 3) == 1 and made.scale.shape[2] == (
+    np.testing.assert_array_equal(ours.codes.float().cpu().numpy(), expected.numbers)
+    np.testing.assert_array_equal(per_row(ours).cpu().numpy(), expected.scale)
+    assert ours.codes.stride(2 if transposed else 3) == 1 and ours.scale.shape[2] == (
         1 if per == "head" else -(-x.shape[2] // 128)
     )
 
@@ -254,12 +254,12 @@ def test_a_rotation_is_the_reference_s(d, dtype):
     x, signs = randn(1, 2, 150, d).to(dtype), float8.random_signs(d, 3, DEVICE)
     groups = (x.double().cpu().numpy() * signs.cpu().numpy()).reshape(1, 2, 150, -1, min(d, 128))
     expected = eight_bits.hadamard(groups).reshape(x.shape)
-    made = quantise(x, signs=signs)
-    rows = per_row(made).cpu().numpy()
+    ours = quantise(x, signs=signs)
+    rows = per_row(ours).cpu().numpy()
     np.testing.assert_allclose(
-        widened(made).cpu().numpy(), expected, rtol=1 / 16 + 1e-4, atol=float(rows.max()) * 2.0**-10
+        widened(ours).cpu().numpy(), expected, rtol=1 / 16 + 1e-4, atol=float(rows.max()) * 2.0**-10
     )
-    assert np.mean(made.codes.double().cpu().numpy() != eight_bits.to_e4m3(expected / rows)) < 1e-3
+    assert np.mean(ours.codes.double().cpu().numpy() != eight_bits.to_e4m3(expected / rows)) < 1e-3
 
 
 def test_a_rotation_keeps_scores_and_spreads_a_large_column():
@@ -333,9 +333,9 @@ BAD = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("expected, said, make", BAD, ids=[said for _, said, _ in BAD])
-def test_bad_input_gets_a_sentence(expected, said, make):
-    with pytest.raises(expected, match=re.escape(said)):
+@pytest.mark.parametrize("expected, message, make", BAD, ids=[message for _, message, _ in BAD])
+def test_bad_input_gets_a_sentence(expected, message, make):
+    with pytest.raises(expected, match=re.escape(message)):
         make()
 
 

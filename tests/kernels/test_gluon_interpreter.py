@@ -139,10 +139,10 @@ def test_gram_is_exact():
 
 
 def test_one_block_is_exact():
-    x, made = integers(128), torch.empty(64, 64)
+    x, product = integers(128), torch.empty(64, 64)
     X = TensorDescriptor.from_tensor(x, [128, 64], layout((128, 64), x.dtype))
-    launch(toy.one_block, (1, 1, 1), (X, made), (), warps=4)
-    assert torch.equal(made, x.float().T @ x.float())
+    launch(toy.one_block, (1, 1, 1), (X, product), (), warps=4)
+    assert torch.equal(product, x.float().T @ x.float())
 
 
 # the forward kernel, and the rungs
@@ -173,14 +173,14 @@ def forward_is_right():
 def test_every_order_gives_the_same_bits():
     run = cases.forward_run("64")
     q, k, v = in_bfloat16(1, 4, 2, 300, 333, 64)
-    made = []
+    results = []
     for seed in range(4):
         *_, o, lse = cases.poisoned(q, 64)
         with seeded(seed):
             run(o, lse, q, k, v, Problem.of(q, k, v, masks.causal(), 0.1))
-        made.append((o, lse))
-    for o, lse in made[1:]:
-        assert torch.equal(o, made[0][0]) and torch.equal(lse, made[0][1])
+        results.append((o, lse))
+    for o, lse in results[1:]:
+        assert torch.equal(o, results[0][0]) and torch.equal(lse, results[0][1])
 
 
 @pytest.mark.exhaustive
@@ -298,8 +298,8 @@ def test_float8_is_as_good_as_exact_arithmetic(width, consumers):
     problem = Problem.of(q8, k8, v8, masks.causal(), width**-0.5, scales=scales)
     o = torch.full((1, 4, 200, width), math.nan, dtype=torch.float32 if width < 256 else torch.bfloat16)
     lse = torch.full((1, 4, 200), math.nan)
-    chosen = Configuration(64 * consumers, 128, 4 * (consumers + 1), 3 if width == 64 else 2)
-    forward_float8.run(o, lse, q8, k8, tiles.ready(v8.view(torch.uint8).mT).view(v8.dtype).mT, problem, chosen)
+    configuration = Configuration(64 * consumers, 128, 4 * (consumers + 1), 3 if width == 64 else 2)
+    forward_float8.run(o, lse, q8, k8, tiles.ready(v8.view(torch.uint8).mT).view(v8.dtype).mT, problem, configuration)
     ours, ours_lse = in_exact_arithmetic(eight, reference_masks.causal())
     exact, _ = cases.dense(q.double(), k.double(), v.double(), True, width**-0.5)
     assert error(o, exact) <= 1.1 * error(ours.to(o.dtype), exact)
@@ -381,29 +381,29 @@ def test_a_harmless_change_is_accepted(change):
         backward_is_right()
 
 
-def told(mistake):
+def complaint(mistake):
     with wrong_gluon.wrong(*mistake), pytest.raises((Race, Deadlock)) as raised:
         toy.gram(integers(1000))
     return str(raised.value)
 
 
 def test_a_sentence_names_roles_buffers_and_lines():
-    said = told((toy, "consume", "wait_full(full, g)", "pass"))
-    assert "consume has the tensor cores read ring[0]" in said and "no barrier keeps the two apart" in said
-    assert "produce has the copy engine write it (toy.py:" in said
-    said = told((toy, "gram_kernel", "    fence_async_shared()\n", ""))
-    assert "produce has the copy engine arrive at full[0]" in said and "there is no fence between the two" in said
-    said = told((toy, "consume", "release(empty, g)", "pass"))
-    assert "produce waits for phase 0 of empty[0], which lacks 1 of 1 arrivals" in said
-    said = told((toy, "produce", "X.block_type.nbytes", "X.block_type.nbytes // 2"))
-    assert "full[0] gets 8,192 bytes more than it expects" in said
+    message = complaint((toy, "consume", "wait_full(full, g)", "pass"))
+    assert "consume has the tensor cores read ring[0]" in message and "no barrier keeps the two apart" in message
+    assert "produce has the copy engine write it (toy.py:" in message
+    message = complaint((toy, "gram_kernel", "    fence_async_shared()\n", ""))
+    assert "produce has the copy engine arrive at full[0]" in message and "there is no fence between the two" in message
+    message = complaint((toy, "consume", "release(empty, g)", "pass"))
+    assert "produce waits for phase 0 of empty[0], which lacks 1 of 1 arrivals" in message
+    message = complaint((toy, "produce", "X.block_type.nbytes", "X.block_type.nbytes // 2"))
+    assert "full[0] gets 8,192 bytes more than it expects" in message
 
 
 def test_the_same_seed_gives_the_same_sentence():
     mistake = (forward, "complete", "    release(shared.empty, g)\n", "")
-    said = set()
+    messages = set()
     for _ in range(2):
         with wrong_gluon.wrong(*mistake), seeded(7), pytest.raises((Race, Deadlock)) as raised:
             forward_is_right()
-        said.add(str(raised.value))
-    assert len(said) == 1
+        messages.add(str(raised.value))
+    assert len(messages) == 1

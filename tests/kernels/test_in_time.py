@@ -21,13 +21,13 @@ def test_one_process_runs_all_checks_until_one_fails_dies_or_never_ends():
 
     holds()
     holds()
-    for check, argument, seconds, said in (
+    for check, argument, seconds, message in (
         (math.sqrt, -1, PATIENT, "ValueError"),
         (os._exit, 3, PATIENT, "the process died"),
         (time.sleep, 600, 0.5, "not done after 0.5 s"),
     ):
         other.seconds = seconds
-        with pytest.raises(pytest.fail.Exception, match=said):
+        with pytest.raises(pytest.fail.Exception, match=message):
             other.run(check, argument)
         other.seconds = PATIENT
         holds()

@@ -239,8 +239,8 @@ def test_access_inside_is_let_through():
 def test_access_outside_its_tensor_raises_and_names_both_and_the_program(kind, shift, elements, program):
     x, y, buffer = two_vectors()
     name = "x" if kind == "load" else "y"
-    said = rf"^shifted goes outside {name}: {kind} of {elements} element\(s\), in program \({program}, 0, 0\)$"
-    with pytest.raises(IndexError, match=said):
+    message = rf"^shifted goes outside {name}: {kind} of {elements} element\(s\), in program \({program}, 0, 0\)$"
+    with pytest.raises(IndexError, match=message):
         shifted[(3,)](x, y, 40, *((shift, 0) if kind == "load" else (0, shift)), 16)
     assert not buffer[:100].any() and not buffer[140:499].any() and not buffer[541:].any()  # nothing was written
 
@@ -273,14 +273,14 @@ def moved_tile(x, y, load_at, store_at):
     Y.store([store_at, 0], X.load([load_at, 0]))
 
 
-@pytest.mark.parametrize("load_at, store_at, said", [(-1, 0, "x: load"), (0, -16, "y: store")])
-def test_a_tile_that_begins_before_its_tensor_is_outside_and_one_that_ends_after_it_is_not(load_at, store_at, said):
+@pytest.mark.parametrize("load_at, store_at, access", [(-1, 0, "x: load"), (0, -16, "y: store")])
+def test_a_tile_that_begins_before_its_tensor_is_outside_and_one_that_ends_after_it_is_not(load_at, store_at, access):
     x, y = randn(32, 16), torch.zeros(32, 16)
     moved_tile[(1,)](x, y, 20, 24)
     assert torch.equal(y[24:], x[20:28])
     at = min(load_at, store_at)
     with pytest.raises(
-        IndexError, match=rf"outside {said} of a tile that begins at \[{at}, 0\], in program \(0, 0, 0\)$"
+        IndexError, match=rf"outside {access} of a tile that begins at \[{at}, 0\], in program \(0, 0, 0\)$"
     ):
         moved_tile[(1,)](x, y, load_at, store_at)
 
@@ -383,9 +383,9 @@ def test_a_block_of_one_element_has_one_as_for_the_compiler(inside):
 @triton.jit
 def decides(x, flag, B: tl.constexpr):
     i = tl.arange(0, B)
-    known = tl.load(x + i, mask=i < 4, other=tl.full([B], 7.0, tl.float32))  # Triton's own code takes the truth of it
+    loaded = tl.load(x + i, mask=i < 4, other=tl.full([B], 7.0, tl.float32))  # Triton's own code takes the truth of it
     if (flag > 0) and not (flag == 2):
-        tl.store(x + i, known)
+        tl.store(x + i, loaded)
 
 
 def test_a_number_has_a_truth_value():

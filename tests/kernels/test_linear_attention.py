@@ -43,8 +43,8 @@ def test_it_goes_on_where_it_stopped():
     torch.testing.assert_close(last, state)
     assert torch.equal(there, kept), "the state that was passed has changed"
     for h, factor in enumerate(decay.tolist()):
-        due = reference.state(k[0, h].cpu().numpy(), v[0, h].cpu().numpy(), decay=factor).KV
-        torch.testing.assert_close(state[0, h].cpu(), torch.from_numpy(due))
+        expected = reference.state(k[0, h].cpu().numpy(), v[0, h].cpu().numpy(), decay=factor).KV
+        torch.testing.assert_close(state[0, h].cpu(), torch.from_numpy(expected))
 
 
 @pytest.mark.skipif(DEVICE.type != "cpu", reason="traffic is counted in the interpreter")

@@ -298,14 +298,14 @@ def test_masks_of_inference_tensors_which_do_not_tell_when_they_change():
     ids = torch.arange(64, device=DEVICE) // 32
     once = masks.documents(ids)
     with torch.inference_mode():
-        due, other = flash_attention(q, k, v, mask=once), torch.zeros_like(ids)
+        expected, other = flash_attention(q, k, v, mask=once), torch.zeros_like(ids)
         mask = masks.documents(other)
         assert torch.equal(flash_attention(q, k, v, mask=mask), flash_attention(q, k, v))
         other[32:] = 1
-        assert torch.equal(flash_attention(q, k, v, mask=mask), due)
+        assert torch.equal(flash_attention(q, k, v, mask=mask), expected)
         packed = (x[0].transpose(0, 1) for x in (q, k, v))
         apart = flash_attention_packed(*packed, offsets_q=torch.tensor([0, 32, 64], device=DEVICE))
-        assert torch.equal(apart.transpose(0, 1), due[0])
+        assert torch.equal(apart.transpose(0, 1), expected[0])
     q.requires_grad_()
     flash_attention(q, k, v, mask=once).sum().backward()
     assert q.grad.isfinite().all()
@@ -411,15 +411,15 @@ def packed(mask):
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="a GPU does not look at values")
-@pytest.mark.parametrize("error, said, make", IN_THE_INTERPRETER, ids=[said for _, said, _ in IN_THE_INTERPRETER])
-def test_values_that_no_mask_has_get_a_sentence(error, said, make):
-    with pytest.raises(error, match=re.escape(said)):
+@pytest.mark.parametrize("error, message, make", IN_THE_INTERPRETER, ids=[it[1] for it in IN_THE_INTERPRETER])
+def test_values_that_no_mask_has_get_a_sentence(error, message, make):
+    with pytest.raises(error, match=re.escape(message)):
         make()
 
 
-@pytest.mark.parametrize("error, said, make", BAD, ids=[said for _, said, _ in BAD])
-def test_a_mask_that_is_none_gets_a_sentence(error, said, make):
-    with pytest.raises(error, match=re.escape(said)):
+@pytest.mark.parametrize("error, message, make", BAD, ids=[message for _, message, _ in BAD])
+def test_a_mask_that_is_none_gets_a_sentence(error, message, make):
+    with pytest.raises(error, match=re.escape(message)):
         make()
 
 

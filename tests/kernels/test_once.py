@@ -9,16 +9,16 @@ from tests.tools.once import Once
 
 
 def test_the_first_makes_it_and_all_read_it(tmp_path):
-    made = []
+    calls = []
 
     def slow(name):
-        made.append(name)
+        calls.append(name)
         time.sleep(0.05)  # the others ask meanwhile
         return [{"name": name, "numbers": [1, 2.5, None]}]
 
     with ThreadPoolExecutor() as threads:
         found = list(threads.map(lambda _: Once(tmp_path)(slow, "a"), range(8)))
-    assert made == ["a"] and found == [[{"name": "a", "numbers": [1, 2.5, None]}]] * 8
+    assert calls == ["a"] and found == [[{"name": "a", "numbers": [1, 2.5, None]}]] * 8
     assert Once(tmp_path)(slow, "b")[0]["name"] == "b", "others are not taken for it"
 
 

@@ -17,6 +17,6 @@ def test_one_head_equals_dense_and_costs_what_tiling_says(Br, Bc, interpreter_th
     dense = torch.softmax((Q.cpu() @ K.cpu().T * 16**-0.5).float(), -1).half() @ V.cpu()  # [N, d]
     error, plain = ((x.cpu().double() - exact).abs().max() for x in (one_head.run(Q, K, V, Br, Bc), dense))
     assert error <= 2 * plain
-    due = tiling.fa2_traffic(64, 64, 16, Br, Bc, dtype="float16")
-    del due["store", "lse"]
-    assert count(one_head.run, Q, K, V, Br, Bc).bytes == due
+    expected = tiling.fa2_traffic(64, 64, 16, Br, Bc, dtype="float16")
+    del expected["store", "lse"]
+    assert count(one_head.run, Q, K, V, Br, Bc).bytes == expected

@@ -136,11 +136,11 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("error, said, tensors, lengths", BAD, ids=[said for _, said, *_ in BAD])
-def test_bad_input_gets_a_sentence(error, said, tensors, lengths):
+@pytest.mark.parametrize("error, message, tensors, lengths", BAD, ids=[message for _, message, *_ in BAD])
+def test_bad_input_gets_a_sentence(error, message, tensors, lengths):
     both = lengths if isinstance(lengths, tuple) else (lengths,)
     starts = [offsets(x) if isinstance(x, list) else x for x in both]
-    with pytest.raises(error, match=re.escape(said)):
+    with pytest.raises(error, match=re.escape(message)):
         flash_attention_packed(*tensors(randn(3, H, d)), **dict(zip(("offsets_q", "offsets_k"), starts, strict=False)))
 
 

@@ -1,4 +1,4 @@
-"""What runs the sanitizer: each test is in one part per tool, and a part that fails or does not end is told."""
+"""What runs the sanitizer: each test is in one part per tool, and a part that fails or does not end is reported."""
 
 import itertools
 
@@ -15,9 +15,9 @@ RACE = """\
 
 def test_each_name_is_in_one_part():
     for n, parts in itertools.product((0, 1, 6, 48, 50), (1, 7)):
-        made = sanitize.divided(list(range(n)), parts)
-        assert sum(made, []) == list(range(n)) and len(made) == min(n, parts)
-        assert not made or max(map(len, made)) - min(map(len, made)) <= 1
+        shares = sanitize.divided(list(range(n)), parts)
+        assert sum(shares, []) == list(range(n)) and len(shares) == min(n, parts)
+        assert not shares or max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
 def test_processes_do_not_share_ports():
@@ -29,8 +29,8 @@ def test_processes_do_not_share_ports():
 
 @pytest.mark.parametrize("tool", sanitize.TOOLS)
 def test_a_part_is_right_if_it_ends_well_and_the_sanitizer_has_seen_all(tool, monkeypatch):
-    def wrong(said, end="true"):
-        return sanitize.run(tool, ["sh", "-c", f"echo '{said}'; {end}"])[0]
+    def wrong(output, end="true"):
+        return sanitize.run(tool, ["sh", "-c", f"echo '{output}'; {end}"])[0]
 
     assert not wrong(CLEAN[tool])
     assert "a test failed" in wrong(CLEAN[tool] + " a test failed", "exit 1")

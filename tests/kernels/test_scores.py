@@ -330,7 +330,7 @@ def test_a_score_function_has_no_truth_value(score):
             use(score)
 
 
-@pytest.mark.parametrize("error, said, make", BAD, ids=[said for _, said, _ in BAD])
-def test_bad_input_gets_a_sentence(error, said, make):
-    with pytest.raises(error, match=re.escape(said)):
+@pytest.mark.parametrize("error, message, make", BAD, ids=[message for _, message, _ in BAD])
+def test_bad_input_gets_a_sentence(error, message, make):
+    with pytest.raises(error, match=re.escape(message)):
         make()

@@ -13,9 +13,9 @@ def test_a_descriptor_is_what_its_constructor_makes(shape):
     x = torch.zeros(shape, dtype=torch.float16)
     ours = tiles._descriptor(x, 16)
     block = [1, 1, 16, tiles.width_of(shape[3])]
-    made = TensorDescriptor(x, list(x.shape), list(tiles.strides_of(x)), block)
+    constructed = TensorDescriptor(x, list(x.shape), list(tiles.strides_of(x)), block)
     for field in TensorDescriptor.__dataclass_fields__:
-        mine, theirs = getattr(ours, field), getattr(made, field)
+        mine, theirs = getattr(ours, field), getattr(constructed, field)
         assert mine is theirs or list(mine) == list(theirs) if isinstance(mine, (list, tuple)) else mine is theirs, (
             field
         )

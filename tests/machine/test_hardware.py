@@ -11,8 +11,8 @@ cards = pytest.mark.parametrize("card", CARDS.values(), ids=CARDS)
 
 @cards
 def test_every_number_has_a_source_and_no_source_is_without_its_number(card):
-    known = {name for name in NUMBERS if getattr(card, name) is not None}
-    assert set(hardware.sources(card)) == known | set(hardware.PerSM._fields)
+    names = {name for name in NUMBERS if getattr(card, name) is not None}
+    assert set(hardware.sources(card)) == names | set(hardware.PerSM._fields)
     assert all(len(document) > 10 for document in hardware.sources(card).values())
 
 

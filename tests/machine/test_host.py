@@ -39,13 +39,13 @@ def test_the_fastest_attempt_counts_and_the_first_call_does_not(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "measure, said",
+    "measure, message",
     [
         (lambda: host.copy_rate(7), "nbytes must be a whole number from 8 on, got 7"),
         (lambda: host.matmul_rate(0), "n must be a whole number from 1 on, got 0"),
         (lambda: host.matmul_rate(4, repeats=0), "repeats must be a whole number from 1 on, got 0"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(measure, said):
-    with pytest.raises(ValueError, match=said):
+def test_what_cannot_be_measured_is_refused(measure, message):
+    with pytest.raises(ValueError, match=message):
         measure()

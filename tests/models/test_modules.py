@@ -126,7 +126,7 @@ def test_sdpa_drops_weights_and_keeps_their_mean(Nq, Nk):
 
 
 @pytest.mark.parametrize(
-    "options, error, said",
+    "options, error, message",
     [
         (
             {"attn_mask": torch.ones(9, 9, dtype=torch.bool), "is_causal": True},
@@ -141,9 +141,9 @@ def test_sdpa_drops_weights_and_keeps_their_mean(Nq, Nk):
         ({"enable_gqa": "no"}, TypeError, "enable_gqa must be True or False, got 'no'"),
     ],
 )
-def test_sdpa_refuses_masks_that_are_none(options, error, said):
+def test_sdpa_refuses_masks_that_are_none(options, error, message):
     x = randn(1, 1, 9, 16)
-    with pytest.raises(error, match=re.escape(said)):
+    with pytest.raises(error, match=re.escape(message)):
         modules.scaled_dot_product_attention(x, x, x, **options)
 
 
@@ -158,7 +158,7 @@ def test_sdpa_refuses_keys_and_values_of_different_lengths(Nk, Nv, is_causal):
 
 @pytest.mark.parametrize("name", ["query", "key", "value"])
 @pytest.mark.parametrize(
-    "odd, error, said",
+    "odd, error, message",
     [
         (None, TypeError, "must be a torch tensor, got NoneType"),
         ([[1.0]], TypeError, "must be a torch tensor, got list"),
@@ -168,9 +168,9 @@ def test_sdpa_refuses_keys_and_values_of_different_lengths(Nk, Nv, is_causal):
     ],
     ids=["None", "list", "numpy", "vector", "sparse"],
 )
-def test_sdpa_refuses_what_is_no_dense_tensor_of_rows(name, odd, error, said):
+def test_sdpa_refuses_what_is_no_dense_tensor_of_rows(name, odd, error, message):
     x = dict.fromkeys(("query", "key", "value"), randn(*(1, 1, 4, 8)))
-    with pytest.raises(error, match=f"{name} {said}"):
+    with pytest.raises(error, match=f"{name} {message}"):
         modules.scaled_dot_product_attention(**(x | {name: odd}))
 
 
@@ -259,7 +259,7 @@ def test_module_refuses_sizes_that_are_no_whole_numbers_from_one_on(sizes):
 
 
 @pytest.mark.parametrize(
-    "option, said",
+    "option, message",
     [
         ({"causal": "False"}, "causal must be True or False, got 'False'"),
         ({"bias": "no"}, "bias must be True or False, got 'no'"),
@@ -267,13 +267,13 @@ def test_module_refuses_sizes_that_are_no_whole_numbers_from_one_on(sizes):
     ],
     ids=str,
 )
-def test_module_refuses_options_of_another_kind(option, said):
-    with pytest.raises(TypeError, match=said):
+def test_module_refuses_options_of_another_kind(option, message):
+    with pytest.raises(TypeError, match=message):
         modules.FlashAttention(64, 4, **option)
 
 
 @pytest.mark.parametrize(
-    "x, said",
+    "x, message",
     [
         (None, "x must be a torch tensor, got NoneType"),
         (np.ones((1, 3, 64), np.float32), "x must be a torch tensor, got ndarray"),
@@ -282,8 +282,8 @@ def test_module_refuses_options_of_another_kind(option, said):
     ],
     ids=["None", "numpy", "sparse", "int64"],
 )
-def test_module_refuses_an_input_that_is_no_dense_tensor_of_numbers(x, said):
-    with pytest.raises(TypeError, match=said):
+def test_module_refuses_an_input_that_is_no_dense_tensor_of_numbers(x, message):
+    with pytest.raises(TypeError, match=message):
         modules.FlashAttention(64, 4)(x)
 
 

@@ -37,7 +37,7 @@ def test_windows_caps_sinks_and_masks_reach_the_kernels():
     padding[0, :3] = False
     added = torch.randn(1, 4, 9, 9, generator=torch.Generator().manual_seed(0)).to(DEVICE)
     padded = masks.dense(padding[:, None, None])
-    for asked, mask, options in (
+    for keywords, mask, options in (
         ({"sliding_window": 4}, masks.window(3), {}),
         ({"sliding_window": 9}, masks.causal(), {}),
         ({"softcap": 0.5, "s_aux": sinks}, masks.causal(), {"score": scores.softcap(0.5), "sinks": sinks}),
@@ -45,7 +45,7 @@ def test_windows_caps_sinks_and_masks_reach_the_kernels():
         ({"attention_mask": padding[:, None, None]}, padded, {}),
         ({"attention_mask": added, "softcap": 2.0}, None, {"score": (scores.softcap(2.0), scores.bias(added))}),
     ):
-        O, _ = ours.attend(Layer(True), *QKV, asked.pop("attention_mask", None), **asked)
+        O, _ = ours.attend(Layer(True), *QKV, keywords.pop("attention_mask", None), **keywords)
         torch.testing.assert_close(O, flash_attention(*QKV, mask=mask, **options).transpose(1, 2))
 
 
@@ -78,7 +78,7 @@ def test_masks_that_say_too_little_are_refused():
 
 
 @pytest.mark.parametrize(
-    "options, said",
+    "options, message",
     [
         ({"is_causal": False, "sliding_window": 8}, "a sliding window that is not causal"),
         ({"position_bias": torch.zeros(1, 4, 9, 9)}, "position_bias"),
@@ -87,8 +87,8 @@ def test_masks_that_say_too_little_are_refused():
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_options_that_would_change_the_result_are_refused(options, said):
-    with pytest.raises(NotImplementedError, match=f"does not support: {said}"):
+def test_options_that_would_change_the_result_are_refused(options, message):
+    with pytest.raises(NotImplementedError, match=f"does not support: {message}"):
         ours.attend(Layer(True), *QKV, **({"attention_mask": None} | options))
 
 
@@ -191,11 +191,11 @@ def test_models_with_windows_caps_and_sinks_compute_the_same(kind, llama):
     torch.manual_seed(0)
     model = getattr(transformers, f"{kind}ForCausalLM")(config).to(DEVICE).eval()
     built = []
-    made = ours.masks.dense
+    dense_mask = ours.masks.dense
 
     def dense(seen):
         built.append(seen.shape)
-        return made(seen)
+        return dense_mask(seen)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ours.masks, "dense", dense)

@@ -13,8 +13,8 @@ X = np.random.default_rng(0).normal(size=(640, 8))
 
 @pytest.mark.parametrize("rows, stages", [(128, 1), (128, 2), (64, 3), (640, 1), (1, 4)])
 def test_it_multiplies_every_block_once(rows, stages):
-    made, _ = barriers.gram(X, rows, stages)
-    np.testing.assert_allclose(made, X.T @ X, rtol=1e-12, atol=1e-11)
+    product, _ = barriers.gram(X, rows, stages)
+    np.testing.assert_allclose(product, X.T @ X, rtol=1e-12, atol=1e-11)
 
 
 def test_one_stage_takes_turns_and_two_take_the_time_of_the_copies():

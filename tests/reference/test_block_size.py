@@ -89,10 +89,10 @@ def test_shared_memory_is_what_the_compiler_asked_for():
 def test_shared_memory_is_what_real_launches_asked_for():
     """Stored with device, versions, date and command."""
     for launch in data.measured("shared_memory")["launches"]:
-        asked = block_size.shared_memory(launch["Br"], launch["Bc"], launch["d"], stages=launch["stages"])
+        size = block_size.shared_memory(launch["Br"], launch["Bc"], launch["d"], stages=launch["stages"])
         limit = PER_SM["9.0"].block_bytes
-        assert launch.get("shared") == (asked if asked <= limit else None)
-        assert launch.get("refused") == (block_size.refusal(asked, limit) if asked > limit else None)
+        assert launch.get("shared") == (size if size <= limit else None)
+        assert launch.get("refused") == (block_size.refusal(size, limit) if size > limit else None)
 
 
 def test_every_shipped_tile_fits_where_it_is_shipped():

@@ -21,11 +21,11 @@ def rows(seed, T, d):
 def test_each_text_is_as_if_it_were_alone():
     ends, other = packed_texts.offsets(LENGTHS), packed_texts.offsets([7, 2, 1, 8, 4])
     Q, K, V = rows(0, 17, 4), rows(1, 22, 4), rows(2, 22, 3)
-    given = dict(mask=causal(), score=alibi(0.2), sink=0.1)
-    O, lse = packed_texts.forward(Q, K, V, ends, other, 2, 3, Rules(**given))
+    rules = dict(mask=causal(), score=alibi(0.2), sink=0.1)
+    O, lse = packed_texts.forward(Q, K, V, ends, other, 2, 3, Rules(**rules))
     for n in range(5):
         part, keys = slice(*ends[n : n + 2]), slice(*other[n : n + 2])
-        alone = tiling.fa2_forward(Q[part], K[keys], V[keys], 4, 4, Rules(**given))
+        alone = tiling.fa2_forward(Q[part], K[keys], V[keys], 4, 4, Rules(**rules))
         np.testing.assert_allclose(O[part], alone[0], 1e-12, 1e-13)
         np.testing.assert_allclose(lse[part], alone[1], 1e-12, 1e-13)
 

@@ -40,21 +40,21 @@ def tiled(Q, K, V, dO, Br, Bc, mask=None, memory=None):
     return recomputation.backward(Q, K, V, O, lse, dO, Br, Bc, Rules(mask), memory=memory)
 
 
-def hold(given, Br, Bc, mask=None):
+def hold(inputs, Br, Bc, mask=None):
     """Our error is at most twice the plain computation's and one rounding of what we keep: O and lse. NaN fails.
 
     dS = P * (dP - delta) is a difference. Where a row looks at one key only both are equal, and the plain computation,
     which takes delta from the very same dP, gives 0; from O and dO it comes out equal up to its rounding. And a
     rounding of lse, large where the scores are, changes a row of P by that many parts of it.
     """
-    Q, K, V, dO = (x.astype(np.float64) for x in given)
+    Q, K, V, dO = (x.astype(np.float64) for x in inputs)
     exact = attention_backward(Q, K, V, dO, mask=mask)
-    plain = attention_backward(*given, mask=mask)
+    plain = attention_backward(*inputs, mask=mask)
     P, lse = weights(Q, K, mask=mask)
     terms = P * (np.abs(dO) @ np.abs(V).T + (np.abs(dO) * np.abs(P @ V)).sum(-1, keepdims=True)) * Q.shape[1] ** -0.5
     largest = np.abs(lse[np.isfinite(lse)]).max(initial=0)
     sizes = terms @ np.abs(K), terms.T @ np.abs(Q), P.T @ np.abs(dO)
-    for mine, rounded, true, size in zip(tiled(*given, Br, Bc, mask), plain, exact, sizes, strict=True):
+    for mine, rounded, true, size in zip(tiled(*inputs, Br, Bc, mask), plain, exact, sizes, strict=True):
         assert mine.shape == true.shape and mine.dtype == rounded.dtype
         rounding = (np.finfo(mine.dtype).eps + largest * np.finfo(np.float32).eps) * size.max(initial=0)
         allowed = 2 * np.abs(rounded - true).max(initial=0) + rounding

@@ -30,13 +30,13 @@ def test_tiled_equals_dense_forward_and_backward(Nq, Nk, sink):
     Q, K, V, dO = inputs(Nq, Nk)
     for mask in (None, causal(), window(3) & documents(np.arange(Nk) // 4)):
         for score in some_scores(Nq, Nk):
-            given = dict(mask=mask, score=score, sink=sink)
-            exact = attention(Q, K, V, return_lse=True, **given)
-            O, lse = tiling.fa2_forward(Q, K, V, 4, 5, Rules(**given))
+            rules = dict(mask=mask, score=score, sink=sink)
+            exact = attention(Q, K, V, return_lse=True, **rules)
+            O, lse = tiling.fa2_forward(Q, K, V, 4, 5, Rules(**rules))
             np.testing.assert_allclose(O, exact[0], 1e-11, 1e-13)
             np.testing.assert_allclose(lse, exact[1], 1e-12, 1e-13)
-            ours = recomputation.backward(Q, K, V, O, lse, dO, 3, 4, Rules(**given))
-            for mine, true in zip(ours, attention_backward(Q, K, V, dO, **given), strict=True):
+            ours = recomputation.backward(Q, K, V, O, lse, dO, 3, 4, Rules(**rules))
+            for mine, true in zip(ours, attention_backward(Q, K, V, dO, **rules), strict=True):
                 np.testing.assert_allclose(mine, true, 1e-10, 1e-11)
 
 
@@ -55,20 +55,20 @@ def slope_of(function, x, step=1e-6):
 @pytest.mark.parametrize("which", range(5))
 def test_gradients_are_the_slopes_of_the_forward_pass(which):
     Q, K, V, dO = inputs(4, 5)
-    given = dict(mask=causal(), score=some_scores(4, 5)[which], sink=0.5, dropout=Dropout(0.3, 1))
-    O, lse = tiling.fa2_forward(Q, K, V, 2, 2, Rules(**given))
-    ours = recomputation.backward(Q, K, V, O, lse, dO, 2, 3, Rules(**given))
+    rules = dict(mask=causal(), score=some_scores(4, 5)[which], sink=0.5, dropout=Dropout(0.3, 1))
+    O, lse = tiling.fa2_forward(Q, K, V, 2, 2, Rules(**rules))
+    ours = recomputation.backward(Q, K, V, O, lse, dO, 2, 3, Rules(**rules))
     for tensor, gradient in zip((Q, K, V), ours, strict=True):
-        numeric = slope_of(lambda: (dO * tiling.fa2_forward(Q, K, V, 2, 2, Rules(**given))[0]).sum(), tensor)
+        numeric = slope_of(lambda: (dO * tiling.fa2_forward(Q, K, V, 2, 2, Rules(**rules))[0]).sum(), tensor)
         np.testing.assert_allclose(gradient, numeric, 1e-5, 1e-7)
 
 
 def test_the_gradient_of_the_sink_is_the_slope_of_the_forward_pass():
     Q, K, V, dO = inputs(6, 6)
-    sink, given = np.array([0.7]), dict(mask=window(2))
-    O, lse = tiling.fa2_forward(Q, K, V, 2, 2, Rules(sink=sink[0], **given))
+    sink, rules = np.array([0.7]), dict(mask=window(2))
+    O, lse = tiling.fa2_forward(Q, K, V, 2, 2, Rules(sink=sink[0], **rules))
     ours = recomputation.sink_gradient(sink[0], lse, recomputation.delta(dO, O))
-    numeric = slope_of(lambda: (dO * tiling.fa2_forward(Q, K, V, 2, 2, Rules(sink=sink[0], **given))[0]).sum(), sink)
+    numeric = slope_of(lambda: (dO * tiling.fa2_forward(Q, K, V, 2, 2, Rules(sink=sink[0], **rules))[0]).sum(), sink)
     np.testing.assert_allclose(ours, numeric[0], 1e-6)
 
 

@@ -82,8 +82,8 @@ def test_lse_is_float32_or_better(forward):
 @both_orders
 def test_the_scale_is_the_callers_where_one_is_given(forward):
     inputs = draw(9, 9)
-    given = forward(*inputs, 4, 4, Rules(scale=0.7))[0], attention(*inputs, scale=0.7)
-    np.testing.assert_allclose(*given, rtol=1e-5, atol=1e-6)
+    ours, expected = forward(*inputs, 4, 4, Rules(scale=0.7))[0], attention(*inputs, scale=0.7)
+    np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_finished_tile_is_a_state():

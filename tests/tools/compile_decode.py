@@ -41,10 +41,10 @@ def cases(capability):
         K = torch.empty(64, 1, 64, 576, dtype=BF16)
         yield f"latent, {H} heads", torch.empty(2, H, 1, 576, dtype=BF16), Cache(K, K[..., :512], table, lengths), {}
     K = torch.empty(64, 8, 64, 128, dtype=BF16)
-    asked = {"score": scores.chain((scores.alibi(torch.ones(32)), scores.softcap(30.0))), "sinks": torch.ones(32)}
+    options = {"score": scores.chain((scores.alibi(torch.ones(32)), scores.softcap(30.0))), "sinks": torch.ones(32)}
     for mask in (masks.window(1023), masks.causal() & (masks.sinks(4) | masks.window(1023))):
         cache = Cache(K, K.clone(), table, lengths)
-        yield repr(mask), torch.empty(2, 32, 1, 128, dtype=BF16), cache, asked | {"mask": mask}
+        yield repr(mask), torch.empty(2, 32, 1, 128, dtype=BF16), cache, options | {"mask": mask}
 
 
 def compile_for(capability, case):
@@ -53,7 +53,7 @@ def compile_for(capability, case):
     card = configurations.Card(capability, SHARED[capability] * 1024)
     decode_tiles.launch_for.cache_clear()
     here = mock.patch.object(decode_tiles, "card", lambda device: card)
-    with here, compiled_instead(capability, operator, shared_prefix) as made:
+    with here, compiled_instead(capability, operator, shared_prefix) as kernels:
         options = {"mask": masks.causal(), "scale": 0.1} | options
         problem = operator.problem_of(q, cache, **options)
         operator.run(q, cache, operator.Step.of(q, cache, problem, S=8))
@@ -65,7 +65,7 @@ def compile_for(capability, case):
         if name == "d = 128":
             O, lse = torch.empty(2, 32, 1, 128), torch.empty(2, 32, 1)
             shared_prefix.merge(O, lse, torch.empty(1, 8, 8, 128), torch.empty(1, 8, 8))
-    for compiled in made:
+    for compiled in kernels:
         yield {
             "kernel": compiled.metadata.name, "capability": capability, "case": name, "launch": launch,
             "shared": compiled.metadata.shared, "available": card.shared_bytes,

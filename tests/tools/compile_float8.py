@@ -21,14 +21,14 @@ from tests.tools.compile_for import SHARED, compiled_instead, output, print_line
 from tests.tools.compile_hopper import counts, instructions, launched
 
 
-def attention(d, mask, dtype=torch.bfloat16, N=1000, two_level=True, kernel="portable", chosen=None):
+def attention(d, mask, dtype=torch.bfloat16, N=1000, two_level=True, kernel="portable", configuration=None):
     """Return a call of the attention kernel on one head, its scales per block."""
     q = torch.empty(1, 1, N, d, dtype=float8.E4M3)
     v = torch.empty(1, 1, d, tiles.count(N, 16) * 16, dtype=float8.E4M3)[..., :N].mT
     scale = torch.ones(1, 1, tiles.count(N, 128))
     scales = float8.Scales(scale, scale, scale[..., :1], two_level)
     problem = Problem.of(q, q, v, mask, d**-0.5, scales=scales)
-    return lambda: run(q, q, v, problem, dtype, kernel, chosen)
+    return lambda: run(q, q, v, problem, dtype, kernel, configuration)
 
 
 def quantise(d, dtype, **options):
@@ -59,9 +59,10 @@ def on_hopper():
     """Yield N, two_level, a call and its ``Row`` for each row of hopper.json: ragged tiles, and whole ones."""
     for row in tables.ON_HOPPER.rows:
         if row.kernel == "forward_float8":
-            mask, chosen = masks.causal() if row.causal else masks.full(), configurations.Configuration(*row.launch)
+            mask = masks.causal() if row.causal else masks.full()
+            launch = configurations.Configuration(*row.launch)
             for N, two_level in ((1000, True), (1024, False)):
-                yield N, two_level, attention(row.width, mask, torch.bfloat16, N, two_level, "hopper", chosen), row
+                yield N, two_level, attention(row.width, mask, torch.bfloat16, N, two_level, "hopper", launch), row
 
 
 def compile_on_hopper(N, two_level, call, row):
@@ -76,9 +77,9 @@ def compile_for(capability, case):
     name, call = case
     card = configurations.Card(capability, SHARED.get(capability, 99) * 1024)
     here = mock.patch.object(configurations, "card", lambda device: card)
-    with here, mock.patch.object(float8, "_check"), compiled_instead(capability, float8, forward) as made:
+    with here, mock.patch.object(float8, "_check"), compiled_instead(capability, float8, forward) as kernels:
         call()
-    for compiled in made:
+    for compiled in kernels:
         tile, warps, stages = tile_of(compiled), compiled.metadata.num_warps, compiled.metadata.num_stages
         launch = {"Br": tile.Br, "Bc": tile.Bc, "flush": tile.flush, "warps": warps, "stages": stages} if tile else {}
         c = configurations.Configuration(tile.Br, tile.Bc, warps, stages) if tile else None

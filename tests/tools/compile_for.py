@@ -54,11 +54,11 @@ def compiling(kernel, grid, tensors, numbers, *, warps, stages=1, early=False):
 @contextmanager
 def compiled_instead(capability, *modules):
     """Have these modules compile what they launch, for a GPU of this capability. Yields the list of the kernels."""
-    made = []
+    kernels = []
 
     def compile_instead(kernel, grid, tensors, numbers, **options):
         if not any(getattr(x, "repair", False) for x in numbers):  # these hardly ever compute anything
-            made.append(compiling(kernel, grid, tensors, numbers, **options))
+            kernels.append(compiling(kernel, grid, tensors, numbers, **options))
 
     driver.set_active(Elsewhere(capability))
     with ExitStack() as replaced:
@@ -66,7 +66,7 @@ def compiled_instead(capability, *modules):
             replaced.enter_context(mock.patch.object(home, name, lambda device: capability >= (9, 0)))
         for module in modules:
             replaced.enter_context(mock.patch.object(module, "launch", compile_instead))
-        yield made
+        yield kernels
 
 
 def print_reports(cases, compile_for):
@@ -101,14 +101,14 @@ def compile_for(capability, problem):
     launches = configurations.divided(launches, card, problem) | {"row_constants": configurations.STREAMED}
     if any(c.parts > 1 for c in launches.values()):
         names, launches["add_parts"] = (*names, "add_parts"), configurations.STREAMED
-    with compiled_instead(capability, forward, backward, rows) as made:
+    with compiled_instead(capability, forward, backward, rows) as kernels:
         q, k, v, o, lse, rest = tensors_of(problem)
         forward.run(o, lse, q, k, v, problem, launches["forward"], rest)
         sums = (
             [] if problem.score is None else [getattr(s, "sums", lambda _: None)(problem) for s in problem.score.steps]
         )
         backward.run((q, k, v), (o, None), (q, k, v, o, lse), problem, launches, sums, rest)
-    for name, compiled in zip(names, made, strict=True):
+    for name, compiled in zip(names, kernels, strict=True):
         yield describe(name, card, problem, launches[name], compiled)
 
 

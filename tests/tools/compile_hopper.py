@@ -87,12 +87,12 @@ def compile_forward(name, problem, c):
 
 def compile_rung(name, d, causal):
     """Return what a rung takes and contains, as a dict."""
-    module, made = RUNGS.get(name) or without_early_wait(), []
+    module, kernels = RUNGS.get(name) or without_early_wait(), []
     x = torch.empty(1, 1, 256, d, dtype=torch.bfloat16)
     more = {"table": persistent.table_of([[0], [1]], "cpu")} if module is persistent else {}
     driver.set_active(Elsewhere((9, 0)))
-    module.attend(x, x, x, causal, **more, launch=lambda *args, **options: made.append(compiling(*args, **options)))
-    (compiled,) = made
+    module.attend(x, x, x, causal, **more, launch=lambda *args, **options: kernels.append(compiling(*args, **options)))
+    (compiled,) = kernels
     return {"kernel": name, "dtype": "bf16", "width": d, "causal": causal} | assembled(compiled)
 
 
@@ -112,9 +112,9 @@ def without_early_wait():
 def launched(module, call):
     """Return what the one kernel takes and contains that ``call`` launches from this module, as a dict."""
     of_an_h200 = mock.patch.object(module, "multiprocessors", lambda device: 132, create=True)
-    with of_an_h200, compiled_instead((9, 0), module, portable.forward) as made:
+    with of_an_h200, compiled_instead((9, 0), module, portable.forward) as kernels:
         call()
-    (compiled,) = made
+    (compiled,) = kernels
     return assembled(compiled)
 
 
@@ -123,12 +123,12 @@ def assembled(compiled):
     with tempfile.TemporaryDirectory() as folder:
         source, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_text(compiled.asm["ptx"], encoding="utf-8")
-        said = output("ptxas", "-v", "-arch=sm_90a", source, "-o", cubin).stderr
+        report = output("ptxas", "-v", "-arch=sm_90a", source, "-o", cubin).stderr
         code = instructions(output("cuobjdump", "-sass", cubin).stdout)
         used = resources(cubin.read_bytes())
     bodies = [[text for at, text in code if begin <= at <= end] for begin, end in loops(code)]
     # That products are serialized, each waits for the one before. (C7519 only tells of an instruction put before one.)
-    warnings = re.findall(r"C75(?!19)\d\d.*", said)
+    warnings = re.findall(r"C75(?!19)\d\d.*", report)
     return used | {
         "shared": compiled.metadata.shared,
         "warnings": warnings,

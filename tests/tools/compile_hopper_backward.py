@@ -50,9 +50,9 @@ def compile_kernels(problem, launches):
     launches = divided(launches | {"row_constants": STREAMED}, Card((9, 0), 227 * 1024), problem)
     no_constants = mock.patch.object(rows, "launch", lambda *_, **__: None)
     of_an_h200 = mock.patch.object(backward, "multiprocessors", lambda device: 132)
-    with no_constants, of_an_h200, compiled_instead((9, 0), backward, two_passes, portable.backward) as made:
+    with no_constants, of_an_h200, compiled_instead((9, 0), backward, two_passes, portable.backward) as kernels:
         backward.run((q, k, v), (o, None), (q, k, v, o, lse), problem, launches, rest)
-    return made
+    return kernels
 
 
 def cases():
@@ -74,8 +74,8 @@ def reports():
         some = [table[name, width, kind[1] != masks.full()] for name in names]
         problem = problem_of(*kind, d, dtype)
         launches = {row.kernel: Configuration(*row.launch) for row in some}
-        made = zip((*names, "narrow")[:2], compile_kernels(problem, launches), strict=True)
-        for (name, compiled), row in zip(made, (some * 2)[:2], strict=True):
+        kernels = zip((*names, "narrow")[:2], compile_kernels(problem, launches), strict=True)
+        for (name, compiled), row in zip(kernels, (some * 2)[:2], strict=True):
             if name != "narrow" or kind[0] in ("full", "causal"):
                 sizes = {"width": width, "d": d, "Br": row.Br, "Bc": row.Bc, "stages": row.stages}
                 more = {"kind": kind[0], "causal": row.causal, "ragged": problem.Nk % row.Bc != 0}

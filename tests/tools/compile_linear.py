@@ -17,9 +17,9 @@ def compile_for(capability, case):
     """Compile the kernel for heads of d columns, and yield what it takes."""
     d, dtype = case
     device = mock.patch.object(checks, "DEVICE", torch.device("cpu"))
-    with device, compiled_instead(capability, linear_attention) as made:
+    with device, compiled_instead(capability, linear_attention) as kernels:
         linear_attention.linear_attention(*(torch.zeros(1, 2, 1000, d, dtype=dtype) for _ in "qkv"))
-    (compiled,) = made
+    (compiled,) = kernels
     ptx = compiled.asm["ptx"]
     yield {
         "d": d, "dtype": str(dtype), "shared": compiled.metadata.shared, "available": SHARED[capability] * 1024,

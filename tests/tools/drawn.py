@@ -15,12 +15,12 @@ WIDTH = 960  # pixels of a still picture's drawing
 PROGRAM = """
 import { readFileSync } from "node:fs";
 const { jobs, controls } = JSON.parse(readFileSync(0, "utf8"));
-const said = jobs.map(({ trace, state, step, width }) => {
+const drawings = jobs.map(({ trace, state, step, width }) => {
   const { height, nodes } = NAME.draw({ trace, state, step, width });
   if (!(height > 0)) throw new Error(`height ${height} at width ${width}`);
   return { key: state_.keyOf(controls, state), height, markup: nodes.flat(Infinity).map(svg.markup).join("\\n") };
 });
-console.log(JSON.stringify(said));
+console.log(JSON.stringify(drawings));
 """
 
 
@@ -36,10 +36,10 @@ def draw(figure, states, width=WIDTH) -> list[dict]:
     return run(program, {"jobs": jobs, "controls": declared(figure)})
 
 
-def run(program, given):
-    """Return what a program for node writes as JSON when it is given this as JSON."""
+def run(program, data):
+    """Return what a program for node writes as JSON when it reads the data as JSON."""
     command = [NODE, "--input-type=module", "--eval", program]
-    done = subprocess.run(command, input=json.dumps(given, allow_nan=False), capture_output=True, text=True)
+    done = subprocess.run(command, input=json.dumps(data, allow_nan=False), capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
     return json.loads(done.stdout)

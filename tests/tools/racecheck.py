@@ -71,11 +71,11 @@ def turns():
 
 def judge(output):
     """Count the reports in racecheck's output that are of right code, and return the others as text."""
-    known, blind = 0, (handshakes(), turns())
+    harmless, blind = 0, (handshakes(), turns())
     others = []
     for race in REPORT.finditer(output):
         if race[1] == "Warning" or any(set(PLACE.findall(race[0])) <= places for places in blind):
-            known += 1
+            harmless += 1
         else:
             others.append(race[0])
-    return known, others
+    return harmless, others

@@ -45,15 +45,15 @@ def command_of(tool, names, place):
 
 
 def run(tool, command):
-    """Run a part. Return all it said if something is wrong, else "", and one line about it."""
+    """Run a part. Return all that it printed if something is wrong, else "", and one line about it."""
     begin = time.monotonic()
     limited = ["timeout", "--kill-after", "5", str(SECONDS), *command]  # ends the processes of the command, too
     done = subprocess.run(limited, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
-    status, said = done.returncode, done.stdout
-    known, races = racecheck.judge(said)
-    ended = f"{SUMMARIES[tool]} SUMMARY: " in said
-    wrong = said if status or races or not ended else ""
-    passed = f", {known} reports passed over" if known else ""
+    status, output = done.returncode, done.stdout
+    harmless, races = racecheck.judge(output)
+    ended = f"{SUMMARIES[tool]} SUMMARY: " in output
+    wrong = output if status or races or not ended else ""
+    passed = f", {harmless} reports passed over" if harmless else ""
     return wrong, f"{tool}: {time.monotonic() - begin:.0f} s, status {status}, {len(races)} races{passed}"
 
 

@@ -1,4 +1,4 @@
-"""attention_in_a_model: right solutions pass however they are written; each mistake is told by its name."""
+"""attention_in_a_model: right solutions pass however they are written."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""block_size: right solutions pass however they are written; each mistake is told by its name."""
+"""block_size: right solutions pass however they are written."""
 
 import math
 from itertools import takewhile

@@ -1,4 +1,4 @@
-"""What holds for every exercise: the reference is right, each mistake is told by name, answers are explained."""
+"""What holds for every exercise: the reference is right, each mistake is named, answers are explained."""
 
 import itertools
 

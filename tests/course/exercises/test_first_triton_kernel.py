@@ -1,4 +1,4 @@
-"""first_triton_kernel: right kernels pass however they are written; each mistake is told by its name."""
+"""first_triton_kernel: right kernels pass however they are written."""
 
 import pytest
 

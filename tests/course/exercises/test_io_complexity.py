@@ -1,4 +1,4 @@
-"""io_complexity: right solutions pass however they are written; each mistake is told by its name."""
+"""io_complexity: right solutions pass however they are written."""
 
 import math
 

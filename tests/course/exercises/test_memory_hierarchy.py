@@ -1,4 +1,4 @@
-"""memory_hierarchy: right solutions pass however they are written; each mistake is told by its name."""
+"""memory_hierarchy: right solutions pass however they are written."""
 
 import numpy as np
 import pytest

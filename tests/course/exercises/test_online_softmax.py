@@ -1,4 +1,4 @@
-"""online_softmax: right solutions pass however they are written; each mistake is told by its name."""
+"""online_softmax: right solutions pass however they are written."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""recomputation: right solutions pass however they are written; each mistake is told by its name."""
+"""recomputation: right solutions pass however they are written."""
 
 import numpy as np
 import pytest
@@ -53,8 +53,8 @@ def gradients_key_by_key(Q, K, V, dO, P, delta, scale):
     return recomputation.Gradients(dQ, dK, dV)
 
 
-def gradients_in_torch(*given):
-    Q, K, V, dO, P, delta, scale = (torch.as_tensor(x) for x in given)
+def gradients_in_torch(*arrays):
+    Q, K, V, dO, P, delta, scale = (torch.as_tensor(x) for x in arrays)
     dS = P * (dO @ V.mT - delta[:, None])
     return dS @ K * scale, dS.mT @ Q * scale, P.mT @ dO
 

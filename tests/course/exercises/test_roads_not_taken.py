@@ -1,4 +1,4 @@
-"""roads_not_taken: right solutions pass however they are written; each mistake is told by its name."""
+"""roads_not_taken: right solutions pass however they are written; answers are what the memory counts."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""safe_softmax: right solutions pass however they are written; each mistake is told by its name."""
+"""safe_softmax: right solutions pass however they are written."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""standard_attention: right solutions pass however they are written; each mistake is told by its name."""
+"""standard_attention: right solutions pass however they are written."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""tiling: right solutions pass however they are written; each mistake is told by its name."""
+"""tiling: right solutions pass however they are written."""
 
 import numpy as np
 import pytest

@@ -106,10 +106,10 @@ def kernel_scores():
     def lowered(S, slopes, added):
         return 1.5 * torch.tanh(S / 1.5) + added - slopes[:, None, None] * away
 
-    made = kernels.scores
+    kinds = kernels.scores
     for name, written, steps in (
-        ("ALiBi, bias, cap", capped, lambda x, y: (made.alibi(x), made.bias(y), made.softcap(1.5))),
-        ("cap, bias, ALiBi", lowered, lambda x, y: (made.softcap(1.5), made.bias(y), made.alibi(x))),
+        ("ALiBi, bias, cap", capped, lambda x, y: (kinds.alibi(x), kinds.bias(y), kinds.softcap(1.5))),
+        ("cap, bias, ALiBi", lowered, lambda x, y: (kinds.softcap(1.5), kinds.bias(y), kinds.alibi(x))),
     ):
         _compare_with_dense(name, B, H, pairs, written, steps, (slopes, added), mask=kernels.masks.causal())
     _compare_with_dense("sinks", B, H, pairs, sinks=sinks, mask=kernels.masks.causal())
@@ -121,16 +121,16 @@ def kernel_scores():
 
 def kernel_float8():
     """Codes, scales and rotations are the reference's, and attention of them as a tensor core of 14 bits adds up."""
-    made = {name: torch.randn(1, heads, N, 32, generator=torch.Generator().manual_seed(N)) for name, heads, N in
+    tensors = {name: torch.randn(1, heads, N, 32, generator=torch.Generator().manual_seed(N)) for name, heads, N in
             (("q", 2, 140), ("k", 1, 300), ("v", 1, 301))}  # fmt: skip
-    q, k, v = made["q"] * torch.linspace(1, 3, 140)[:, None], made["k"], made["v"][:, :, 1:].abs()
+    q, k, v = tensors["q"] * torch.linspace(1, 3, 140)[:, None], tensors["k"], tensors["v"][:, :, 1:].abs()
     q[..., 3], k[:, :, 130:] = 9 * q[..., 3], 2 * k[:, :, 130:]  # a column and a block of larger numbers
     k[:, :, 200, 3], v[:, :, 150:] = 6.0, 3 * v[:, :, 150:]
     v = torch.cat([v, 2 * v], 1)[:, 1:]
     signs = float8.random_signs(32, 5)
-    for x, given, per in ((q, signs, "block"), (k * 0, None, "block"), (-k.abs(), None, "block"), (v, None, "head")):
-        codes, scale = float8.quantise(x, signs=given, per=per)
-        true = x.double().numpy() if given is None else eight_bits.rotate(x.double().numpy(), signs.numpy())
+    for x, rotation, per in ((q, signs, "block"), (k * 0, None, "block"), (-k.abs(), None, "block"), (v, None, "head")):
+        codes, scale = float8.quantise(x, signs=rotation, per=per)
+        true = x.double().numpy() if rotation is None else eight_bits.rotate(x.double().numpy(), rotation.numpy())
         expected = eight_bits.quantise(true, per=per)
         np.testing.assert_allclose(scale[..., 0], expected.scale[:, :, 0, 0] if x.any() else 2.0**-126, rtol=1e-5)
         assert np.mean(codes.double().numpy() != expected.numbers) < 2e-3, "other codes"
@@ -166,9 +166,9 @@ def kernel_decoding():
         queries = q if name == "pages" else q.half()
         for window, S in ((triton_masks.causal(), 3), (triton_masks.window(20), 2), (triton_masks.causal(), 1)):
             case = Case(f"{name}, {window}, {S} parts", 3, 70, 18, 20, True)
-            chosen = operator.Launch(16, 16, 4, 1, 1)
+            launch = operator.Launch(16, 16, 4, 1, 1)
             problem = operator.problem_of(queries, cache, window, 0.4)
-            O, lse = operator.run(queries, cache, operator.Step.of(queries, cache, problem, choice=chosen, S=S))
+            O, lse = operator.run(queries, cache, operator.Step.of(queries, cache, problem, choice=launch, S=S))
             mask = masks.causal() if window.left is None else masks.window(20)
             for b, N in enumerate(lengths):
                 inputs = [queries[b], *(x[b, :, :N].repeat_interleave(3, 0) for x in (keys, values))]
@@ -200,11 +200,11 @@ def kernel_linear():
     """The Triton kernel computes what the chunks in numpy do, two heads with decays of their own, and their states."""
     rng, decays = np.random.default_rng(0), [0.7, 1.0]
     Q, K, V = (rng.normal(size=(2, 2, 44, width)) for width in (4, 4, 70))  # V: two tiles of columns
-    given = (torch.tensor(X, dtype=torch.float32, device=kernels.DEVICE) for X in (Q, K, V))
-    O, state = linear_attention(*given, decay=torch.tensor(decays, device=kernels.DEVICE), return_state=True, chunk=16)
+    inputs = (torch.tensor(X, dtype=torch.float32, device=kernels.DEVICE) for X in (Q, K, V))
+    O, state = linear_attention(*inputs, decay=torch.tensor(decays, device=kernels.DEVICE), return_state=True, chunk=16)
     for b, h in np.ndindex(2, 2):
-        due, last = linear.chunked(Q[b, h], K[b, h], V[b, h], 44, decay=decays[h])
-        np.testing.assert_allclose(O[b, h].cpu(), due, 1e-3, 1e-3)
+        expected, last = linear.chunked(Q[b, h], K[b, h], V[b, h], 44, decay=decays[h])
+        np.testing.assert_allclose(O[b, h].cpu(), expected, 1e-3, 1e-3)
         np.testing.assert_allclose(state[b, h].cpu(), last, 1e-3, 1e-3)
 
 
@@ -229,8 +229,8 @@ def _compare_with_dense(name, B, H, pairs, written=None, steps=None, learned=(),
     def ours(q, k, v, *others):
         k, v = (torch.where(unseen.to(x.device), torch.nan, x) for x in (k, v))
         score = steps(*others[: len(learned)]) if steps else None
-        given = None if sinks is None else others[-1]
-        return kernels.flash_attention(q, k, v, score=score, sinks=given, return_lse=True, **options)
+        theirs = None if sinks is None else others[-1]
+        return kernels.flash_attention(q, k, v, score=score, sinks=theirs, return_lse=True, **options)
 
     def dense(q, k, v, *others):
         S = q @ k.mT * 8**-0.5
