@@ -12,6 +12,7 @@ from tests.browser.lab import SECONDS, Lab, chromium
 SCREENSHOTS = Path(__file__).parent / "screenshots"
 NAMES = page.drawn()
 WIDTHS = {"wide": 1280, "narrow": 390}
+UNPACKED = "Promise.all(Object.values(globalThis.flashlab?.figures ?? {}).flat().map(({ coming }) => coming))"
 
 
 @pytest.fixture(scope="session")
@@ -55,6 +56,8 @@ def sheet(browser):
         sheet.on("console", lambda said: sheet.faults.append(said.text) if said.type == "error" else None)
         sheet.on("request", lambda asked: sheet.faults.append(asked.url) if not ours(asked.url) else None)
         sheet.goto(path.as_uri() + hash)
+        if options.get("java_script_enabled", True):
+            sheet.evaluate(UNPACKED)
         return sheet
 
     def ours(url):
