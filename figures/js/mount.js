@@ -72,7 +72,6 @@ class Figure {
     this.measure();
     wearing(parts.whole);
     this.set({});
-    this.opening = this.shown;
     if (data.packed) this.coming = this.unpack();
     if (!data.page) return;
     const follow = () => {
@@ -221,9 +220,7 @@ class Figure {
     const { clock } = this;
     if (this.playing) return this.stop();
     if (this.state !== this.shown) return; // the kernel has been asked
-    const [step, last] = [this.state[clock], this.last()];
-    const short = this.state === this.opening && step > 0.75 * last; // there would be little to see
-    if (step === last || short) this.set({ [clock]: 0 });
+    if (this.state[clock] === this.last()) this.set({ [clock]: 0 });
     const plan = schedule(this.numbers(this.state).words);
     let at = performance.now();
     const tick = () => {
