@@ -38,7 +38,7 @@ field's name.
 **Speed.** For a state that the page does not have, the kernel computes ``trace`` and ``describe`` of every step: keep
 both together below 100 ms on one core. Cache the run on the fields that it depends on (``functools.lru_cache`` on a
 private function) and let ``describe`` look up in it; share what states have in common; prefer a smaller run to a slow
-one. A page from a file carries all states if there are at most 64 (``page.MOST``), else those one control away from
+one. A page from a file carries all states if there are at most 1000 (``page.MOST``), else those one control away from
 the first. The JSON of one state is some ten kB: a line per event, in it what differs from the line before.
 
 **The drawing** exports one pure function, ``draw({trace, state, step, width})``, that returns

@@ -1,7 +1,8 @@
 """Figures as HTML that needs no server: one script of our own, the numbers beside it, and a still picture without both.
 
 ``fragment`` is one figure, as a notebook's output or a page carries it. ``page`` is a whole file with all numbers that
-its controls can ask for. The script is the modules of ``figures/js`` joined into one text; nothing is fetched.
+its controls can ask for. The script is the modules of ``figures/js`` joined into one text; nothing is fetched. The
+numbers of the first picture are plain, all others are packed: the page unpacks them when that picture is there.
 """
 
 import base64
@@ -9,6 +10,7 @@ import html
 import json
 import re
 import uuid
+import zlib
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
@@ -19,7 +21,9 @@ from figures.figure import Scrub, declared, key, numbers, states
 HERE = Path(__file__).parent
 SHARED = ("svg", "words", "marks", "state", "clock", "hands", "tip", "theme", "mount")  # each imports from those before
 CHARTS = ("svg", "theme", "tip", "chart")  # what draws charts, likewise
-MOST = 64  # sets of numbers that a page carries; beyond that, those that differ from the first in one control
+# Sets of numbers that a page carries, and those for which a reader can wait while a cell runs. Where a figure has more
+# of them, it brings those that differ from the first in one control.
+MOST, AWAITED = 1000, 64
 
 PAGE = """:root { color-scheme: light dark; background: Canvas; color: CanvasText }
 h1 { margin: 8px }
@@ -69,7 +73,7 @@ def chart_script() -> str:
 
 def _wrapped(module: str) -> str:
     text = (HERE / "js" / f"{module}.js").read_text(encoding="utf-8")
-    names = re.findall(r"^export (?:const|function) (\w+)", text, re.M)
+    names = re.findall(r"^export (?:const|(?:async )?function) (\w+)", text, re.M)
     text = re.sub(r'^import (\{.*\}) from "\./(\w+)\.js";$', r"const \1 = \2;", text, flags=re.M)
     text = re.sub(r"^export ", "", text, flags=re.M)
     return f"const {module} = (() => {{\n{text}return {{ {', '.join(names)} }};\n}})();"
@@ -107,8 +111,9 @@ def fragment(figure: Any, state: Any, traces: dict, *, id: str | None = None, pa
 
     id: of the element, by which a kernel finds it; page: no kernel will ever answer.
     """
-    name, id = name_of(figure), id or f"flashlab-{uuid.uuid4().hex[:12]}"
-    data = {"name": name, "controls": declared(figure), "state": asdict(state), "traces": traces, "page": page}
+    name, id, first = name_of(figure), id or f"flashlab-{uuid.uuid4().hex[:12]}", key(figure, state)
+    data = {"name": name, "controls": declared(figure), "state": asdict(state), "page": page}
+    data |= {"traces": {first: traces[first]}, "packed": packed({it: traces[it] for it in traces if it != first})}
     style = (HERE / "js" / "theme.css").read_text(encoding="utf-8")
     return (
         f'<div id="{id}" data-figure="{name}">{captioned(still(figure, state), figure.describe(state))}</div>\n'
@@ -118,11 +123,17 @@ def fragment(figure: Any, state: Any, traces: dict, *, id: str | None = None, pa
     )
 
 
-def shipped(figure: Any) -> dict:
-    """Return the numbers that a page carries, by key: of all states, or of those one control away from the first."""
+def packed(traces: dict) -> str:
+    """Return numbers by key as short text, which ``state.js`` unpacks: a line for each, deflated, in base64."""
+    lines = "\n".join(f"{key}\t{_json(numbers)}" for key, numbers in traces.items())
+    return base64.b64encode(zlib.compress(lines.encode(), 9)).decode() if traces else ""
+
+
+def shipped(figure: Any, most: int = MOST) -> dict:
+    """Return numbers by key: of all states if there are at most ``most``, else of those one control from the first."""
     first = figure.State()
     chosen = list(states(figure))
-    if len(chosen) > MOST:
+    if len(chosen) > most:
         chosen = [first]
         for field, control in figure.CONTROLS.items():
             if not isinstance(control, Scrub):

@@ -68,7 +68,7 @@ class Explorer:
         if kind == "still":
             return {"text/plain": words, "text/html": page.captioned(page.still(self.figure, self.state), words)}
         id = f"flashlab-{uuid.uuid4().hex[:12]}"
-        traces = page.shipped(self.figure) if kind == "whole" else {}
+        traces = page.shipped(self.figure, page.AWAITED) if kind == "whole" else {}
         traces |= {key(self.figure, self.state): numbers(self.figure, self.state)}
         self._channel = Channel(figure=id)  # kept: a widget that is collected closes its line
         self._channel.on_msg(lambda channel, content, _: channel.send(self.answer(content["state"])))

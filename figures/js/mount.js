@@ -3,7 +3,7 @@
 import { h, patch } from "./svg.js";
 import { definitions } from "./marks.js";
 import { ahead, moved, schedule, until } from "./clock.js";
-import { clockOf, fromHash, keyOf, python, toHash } from "./state.js";
+import { clockOf, fromHash, keyOf, python, toHash, unpacked } from "./state.js";
 import { handle } from "./hands.js";
 import { wearing } from "./theme.js";
 import { pointing } from "./tip.js";
@@ -18,10 +18,11 @@ const NUMBER =
   "display: inline-block; min-width: 20px; padding: 3px 2px; margin: -3px -2px; outline-offset: -2px; " +
   "text-align: center; white-space: nowrap; text-decoration: underline dotted; text-underline-offset: 3px; " +
   "cursor: ew-resize; touch-action: pan-y";
+const CAN_UNPACK = "DecompressionStream" in globalThis; // in browsers since 2023
 const PATIENCE = 10_000; // ms until a kernel that says nothing is taken to be gone
 
 // Put a figure into an element.
-// data: {name, controls, state, traces: {key: {trace, words, idle}}, page: is this a page without a kernel?}
+// data: {name, controls, state, traces: {key: {trace, words, idle}}, packed: more traces, page: is there no kernel?}
 // draw: from {trace, step, state, width} to {height, nodes}. style: the text of theme.css.
 export function mount(host, data, draw, style) {
   const figure = new Figure(host, data, draw);
@@ -37,10 +38,10 @@ class Figure {
   constructor(host, data, draw) {
     Object.assign(this, { host, data, draw });
     this.clock = clockOf(data.controls);
-    this.traces = { ...data.traces };
+    this.traces = { ...data.traces }; // as JSON until they are drawn, if they were packed
+    this.coming = null; // the promise of those that are packed
     this.channel = null;
-    this.state = { ...data.state, ...(data.page ? fromHash(data.name, data.controls, location.hash) : {}) };
-    this.opening = this.state;
+    this.state = data.state;
     this.moment = { step: this.state[this.clock] }; // where the clock was put, and among which numbers
     this.shown = null; // the state on the picture
     this.drawn = 0; // the width of the picture in its own pixels
@@ -70,20 +71,30 @@ class Figure {
     }).observe(parts.stage);
     this.measure();
     wearing(parts.whole);
-    if (data.page) {
-      addEventListener("hashchange", () => {
-        // the address was edited, or a link to a state followed
-        const found = fromHash(data.name, data.controls, location.hash);
-        if (Object.keys(found).length) this.actions.set(found);
-      });
-    }
-    if (!this.numbers(this.state)) this.state = data.state;
     this.set({});
+    if (data.packed) this.coming = this.unpack();
+    if (!data.page) return;
+    const follow = () => {
+      const found = fromHash(data.name, data.controls, location.hash);
+      if (Object.keys(found).length) this.actions.set(found);
+    };
+    follow();
+    addEventListener("hashchange", follow); // the address was edited, or a link to a state followed
+  }
+
+  // Get the packed numbers when the first picture is on the screen, and show what was asked for before.
+  async unpack() {
+    await new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
+    if (CAN_UNPACK) this.traces = { ...(await unpacked(this.data.packed)), ...this.traces };
+    this.coming = null;
+    if (this.state !== this.shown) this.set({});
   }
 
   // The numbers of a state, if they are there.
   numbers(state) {
-    return this.traces[keyOf(this.data.controls, state)];
+    const key = keyOf(this.data.controls, state);
+    if (typeof this.traces[key] === "string") this.traces[key] = JSON.parse(this.traces[key]);
+    return this.traces[key];
   }
 
   // Asked for while drawing, it would be laid out twice.
@@ -107,7 +118,9 @@ class Figure {
   show() {
     const { host, parts, state, shown, clock, draw } = this;
     const { controls } = this.data;
-    const { trace, words, idle } = this.numbers(state);
+    const numbers = this.numbers(state);
+    if (!numbers) return; // they come
+    const { trace, words, idle } = numbers;
     const step = clock === undefined ? 0 : state[clock];
     const width = Math.round(Math.max(Math.min(this.space, WIDEST) / this.zoom, NARROWEST));
     const { height, nodes } = draw({ trace, step, state, width, brief: "brief" in host.dataset });
@@ -148,11 +161,11 @@ class Figure {
     const opening = this.data.page ? this.data.state : this.shown; // a page has what is near to its opening
     const missing = this.data.controls.filter(({ field }) => wanted[field] !== opening[field] && field !== this.clock);
     const words = missing.map(({ field, label }) => `${label} = ${wanted[field]}`).join(" with ");
-    if (this.channel === null) return this.refuse(words);
+    if (!this.coming && this.channel === null) return this.refuse(words);
+    this.settle();
     this.state = wanted;
     this.parts.stage.classList.add("busy");
-    this.parts.message.textContent = "";
-    clearTimeout(this.waiting);
+    if (this.coming) return;
     this.waiting = setTimeout(() => this.refuse(words), PATIENCE);
     try {
       this.channel.send({ state: wanted });
@@ -164,7 +177,14 @@ class Figure {
   refuse(words) {
     this.settle();
     this.set(this.shown);
-    this.parts.message.textContent = this.data.page
+    this.parts.message.textContent = this.missing(words);
+  }
+
+  // Why there are no numbers, and what helps.
+  missing(words) {
+    if (this.data.packed && !CAN_UNPACK)
+      return `This browser cannot unpack the numbers for ${words}: it takes one of 2023 or later.`;
+    return this.data.page
       ? `This page has no numbers for ${words}. Set one of them back, or press reset; the notebook computes all.`
       : `No kernel answers, so there are no numbers for ${words}: run this cell again.`;
   }
@@ -200,9 +220,7 @@ class Figure {
     const { clock } = this;
     if (this.playing) return this.stop();
     if (this.state !== this.shown) return; // the kernel has been asked
-    const [step, last] = [this.state[clock], this.last()];
-    const short = this.state === this.opening && step > 0.75 * last; // there would be little to see
-    if (step === last || short) this.set({ [clock]: 0 });
+    if (this.state[clock] === this.last()) this.set({ [clock]: 0 });
     const plan = schedule(this.numbers(this.state).words);
     let at = performance.now();
     const tick = () => {

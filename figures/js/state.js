@@ -37,3 +37,11 @@ export function fromHash(name, controls, hash) {
   }
   return found;
 }
+
+// The numbers that figures/page.py packed: {key: JSON}.
+export async function unpacked(text) {
+  const raw = atob(text);
+  const bytes = new Uint8Array(raw.length).map((_, at) => raw.charCodeAt(at)); // from() takes several times as long
+  const lines = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return Object.fromEntries((await new Response(lines).text()).split("\n").map((line) => line.split("\t")));
+}

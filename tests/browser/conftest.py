@@ -12,6 +12,7 @@ from tests.browser.lab import SECONDS, Lab, chromium
 SCREENSHOTS = Path(__file__).parent / "screenshots"
 NAMES = page.drawn()
 WIDTHS = {"wide": 1280, "narrow": 390}
+UNPACKED = "Promise.all(Object.values(globalThis.flashlab?.figures ?? {}).flat().map(({ coming }) => coming))"
 
 
 @pytest.fixture(scope="session")
@@ -55,6 +56,8 @@ def sheet(browser):
         sheet.on("console", lambda line: sheet.faults.append(line.text) if line.type == "error" else None)
         sheet.on("request", lambda request: sheet.faults.append(request.url) if not ours(request.url) else None)
         sheet.goto(path.as_uri() + hash)
+        if options.get("java_script_enabled", True):
+            sheet.evaluate(UNPACKED)
         return sheet
 
     def ours(url):

@@ -6,7 +6,7 @@ import pytest
 
 from docs import front
 from flashlab.course.lessons import WAYS, duration
-from tests.browser.conftest import SCREENSHOTS
+from tests.browser.conftest import SCREENSHOTS, UNPACKED
 from tests.browser.lab import SECONDS
 
 HEIGHTS = {390: 844, 1024: 900, 1280: 900, 1920: 900}
@@ -38,6 +38,7 @@ def opened(browser, site):
         sheet.clock.install(time=0)
         sheet.goto(f"{(site / 'index.html').as_uri()}{hash}")
         sheet.clock.pause_at(1000)
+        sheet.evaluate(UNPACKED)
         return sheet
 
     yield open

@@ -398,6 +398,48 @@ def test_a_link_opens_the_state_that_it_was_taken_from(sheet, file):
     assert shown(sheet(file, hash=link))[1] == shown(figure)[1]
 
 
+# Nothing that waits for the screen goes on before go().
+HELD = """const held = [];
+globalThis.requestAnimationFrame = then => held.push(then);
+globalThis.go = () => held.splice(0).forEach(then => then(performance.now()));
+"""
+
+
+@pytest.mark.parametrize("file", ["ring"], indirect=True)
+def test_a_change_waits_for_numbers_that_come_after_the_first_picture(sheet, file):
+    figure = sheet(file)
+    figure.add_init_script(HELD)
+    figure.reload()
+    begun, control = shown(figure), figure.locator("[data-field]:not(.clock input)").first
+    move(control)
+    figure.set_viewport_size({"width": 700, "height": 900})
+    assert figure.locator(".busy").count() == 1 and shown(figure)[1] == begun[1]
+    figure.evaluate("go()")
+    figure.locator(".stage:not(.busy)").wait_for()
+    assert shown(figure)[1] != begun[1] and figure.faults == []
+
+
+@pytest.mark.parametrize("file", ["ring"], indirect=True)
+def test_a_browser_that_cannot_unpack_numbers_says_so(sheet, file):
+    figure = sheet(file)
+    figure.add_init_script("delete globalThis.DecompressionStream")
+    figure.reload()
+    begun, control = shown(figure), figure.locator("[data-field]:not(.clock input)").first
+    move(control)
+    figure.locator(".message", has_text=re.compile("This browser cannot unpack the numbers for .+ = ")).wait_for()
+    assert shown(figure) == begun and figure.faults == []
+    figure.get_by_role("button", name="one step on").click()
+    assert shown(figure)[1] != begun[1] and figure.locator(".message").inner_text() == ""
+
+
+@pytest.mark.parametrize("file", ["io_complexity"], indirect=True)
+def test_a_link_to_numbers_that_are_not_there_says_so(sheet, file):
+    figure = sheet(file, hash="#io_complexity?batch=64&heads=64")
+    said = figure.locator(".message").inner_text()
+    assert said.startswith("This page has no numbers for batch = 64 with heads = 64.")
+    assert shown(figure) == shown(sheet(file))
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_larger_type_is_larger_and_nothing_is_lost(sheet, file, width):
     figure = sheet(file, WIDTHS[width])
@@ -460,6 +502,7 @@ def test_where_steps_have_times_another_control_keeps_the_time(sheet, tmp_path):
         assert figure.locator(".count").inner_text() == f"time, in blocks {min(first.step, last)} of {last}"
 
 
+@pytest.mark.parametrize("file", ["io_complexity"], indirect=True)
 def test_numbers_that_are_not_there_are_refused_in_words(sheet, file):
     figure = sheet(file)
     fields = figure.locator("input[type=range][data-field]:not(.clock input), input[type=checkbox]")

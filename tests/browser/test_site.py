@@ -13,7 +13,7 @@ import pytest
 from docs import drawn, lessons, pages, panels
 from flashlab.course import lessons as course
 from flashlab.course.data import NOTEBOOKS
-from tests.browser.conftest import SCREENSHOTS
+from tests.browser.conftest import SCREENSHOTS, UNPACKED
 from tests.browser.lab import SECONDS
 from tests.browser.test_axe import AXE, FOUND
 
@@ -52,6 +52,8 @@ def opened(browser, site):
         sheet.on("pageerror", lambda error: sheet.faults.append(str(error)))
         sheet.on("request", lambda request: None if ours(request.url) else sheet.faults.append(request.url))
         sheet.goto(path if "://" in path else f"{site.as_uri()}/{path}")
+        if options.get("java_script_enabled", True):
+            sheet.evaluate(UNPACKED)
         return sheet
 
     def ours(url):
@@ -313,6 +315,7 @@ def test_the_page_for_missing_ones_leads_into_the_site_wherever_that_is(opened, 
 
 def test_the_figure_on_the_page_about_embedding_moves(opened, served):
     sheet = opened(f"{served}/embed.html")
+    sheet.locator("#example .stage:not(.busy)").wait_for()
     clock, words = sheet.locator("#example .clock input"), sheet.locator("#example .words")
     clock.press("ArrowRight")
     assert clock.input_value() == "6"  # the example begins at 5

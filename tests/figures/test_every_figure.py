@@ -1,11 +1,13 @@
 """What holds for every figure, whatever it shows."""
 
+import base64
 import functools
 import html
 import importlib
 import itertools
 import json
 import re
+import zlib
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 
@@ -13,8 +15,8 @@ import pytest
 from PIL import Image
 
 import figures
-from figures import page, style, widget
-from figures.figure import Scrub, declared, key, numbers
+from figures import page, ring, style, widget
+from figures.figure import Scrub, declared, key, numbers, states
 from tests.tools import drawn
 from tests.tools.long import long
 
@@ -199,6 +201,21 @@ def test_the_still_picture_shows_the_first_state(figure, drawings):
     path = FOLDER / "stills" / f"{page.name_of(figure)}.png"
     digest = drawn.digest_of(drawings(drawn.WIDTH)[figure.State()])
     assert Image.open(path).text["drawn"] == digest, "python -m tests.tools.stills takes it again"
+
+
+def test_a_page_has_all_states_if_they_are_not_too_many():
+    first = ring.State()
+    whole, near = page.shipped(ring), page.shipped(ring, most=1)
+    assert list(whole) == [key(ring, state) for state in states(ring)] and key(ring, first) in near
+    away = [sum(a != b for a, b in zip(json.loads(key(ring, first)), json.loads(it), strict=True)) for it in near]
+    assert sorted(away) == [0, *[1] * (len(near) - 1)] and len(near) < len(whole)
+
+
+def test_packed_numbers_are_a_line_for_each_key():
+    numbers = {"[64]": {"words": ["−∞ < 1"]}, '["a b",2]': {"words": []}}
+    lines = zlib.decompress(base64.b64decode(page.packed(numbers))).decode().split("\n")
+    assert {name: json.loads(told) for name, told in (line.split("\t") for line in lines)} == numbers
+    assert page.packed({}) == ""
 
 
 def test_an_output_has_words_picture_and_life(figure, monkeypatch):

@@ -1,10 +1,11 @@
 // The pure parts of the page, under node: node --test tests/figures/js
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { deflateSync } from "node:zlib";
 import { h, markup, said } from "../../../figures/js/svg.js";
 import { ahead, events, moved, schedule, until } from "../../../figures/js/clock.js";
 import { turned } from "../../../figures/js/hands.js";
-import { fromHash, keyOf, nearest, python, toHash } from "../../../figures/js/state.js";
+import { fromHash, keyOf, nearest, python, toHash, unpacked } from "../../../figures/js/state.js";
 import { amount, digits, fits, pieces, room, times, wrapped } from "../../../figures/js/words.js";
 
 const controls = [
@@ -18,6 +19,12 @@ const state = { step: 3, N: 128, source: "masked start", causal: true };
 test("the key of a state is all its fields but the clock", () => {
   assert.equal(keyOf(controls, state), '[128,"masked start",true]');
   assert.equal(keyOf(controls, { ...state, step: 9 }), keyOf(controls, state));
+});
+
+test("packed numbers are JSON by key", async () => {
+  const lines = { '[64,"a b"]': '{"words":["0 B, −∞"]}', "[128]": "{}" };
+  const text = Object.entries(lines).map((line) => line.join("\t"));
+  assert.deepEqual(await unpacked(deflateSync(text.join("\n")).toString("base64")), lines);
 });
 
 test("a sentence is words, and numbers that belong to controls", () => {
