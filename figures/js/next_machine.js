@@ -55,25 +55,21 @@ export function draw({ trace, step, width }) {
         weight: 650,
         size: 15,
       }),
-      trace.lanes.map((words, lane) => laneOf(words, lane, scene)),
+      trace.lanes.map((_, lane) => groundOf(lane, scene)),
       boxesOf(scene),
+      trace.lanes.map((words, lane) => wordsOf(words, lane, scene)),
       timeOf(scene, bottom),
       sharesOf(scene, chart),
     ],
   };
 }
 
-function laneOf(words, lane, { left, top, width }) {
+const groundOf = (lane, { left, top, width }) =>
+  h("rect", { key: `lane ${lane}`, x: left, y: top(lane), width: width - left, height: LANE, fill: GROUND });
+
+function wordsOf(words, lane, { left, top }) {
   const y = top(lane);
   return [
-    h("rect", {
-      key: `lane ${lane}`,
-      x: left,
-      y,
-      width: width - left,
-      height: LANE,
-      fill: GROUND,
-    }),
     label(0, y - 11, lane === 2 ? `${words} (grey: m and O)` : words, { weight: 600 }),
     PLACES[lane].map(([low, high], place) =>
       label(left - 6, y + ((low + high) / 2) * LANE, ["tile 0", "tile 1", "O"][place], {
