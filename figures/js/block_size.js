@@ -1,7 +1,7 @@
 // Over the size of a tile: how long its bytes take, and how much of the memory its tiles; below, these tiles to scale.
 
 import { h } from "./svg.js";
-import { amount, digits, room, times, wrapped } from "./words.js";
+import { amount, digits, grouped, room, times, wrapped } from "./words.js";
 import { SIZE, WIDE, at, label, lines, memoryBox, rule, ruler, tile } from "./marks.js";
 
 const NAMES = { Q: "Q", K: "K", V: "V", S_ij: "S", O_i: "O", m_i: "m", l_i: "l" };
@@ -39,7 +39,7 @@ export function draw({ trace, step, width }) {
 // What each curve shows, and its value here.
 function readings({ trace, now, width }) {
   const { ratio, shared, registers } = now.times;
-  const moved = `${amount(now.moved)}: K and V are read ${times(now.reads)}`;
+  const moved = `${amount(now.moved)} of ${grouped(trace.N)} tokens: K and V are read ${times(now.reads)}`;
   const said = {
     ratio:
       ratio === null
@@ -155,8 +155,9 @@ const dragged = ({ sizes }, plot) => ({
 function memories({ trace, now, y, width }) {
   const { limits } = trace;
   const names = Object.keys(ROOMS).filter((name) => now[name].length);
-  const columns = width >= WIDE ? 2 : 1;
-  const space = columns === 2 ? (width - 40) / 2 : width;
+  const wide = width >= WIDE;
+  const columns = wide ? names.length : 1;
+  const space = (width - 40 * (columns - 1)) / columns;
   const place = (cell) => ({ x: (cell % columns) * (space + 40), y: y + CELL * Math.floor(cell / columns) });
   const scale = space / (SPILL * Math.max(...names.map((name) => limits[name])));
   const boxes = names.map((name, cell) =>
@@ -173,12 +174,12 @@ function memories({ trace, now, y, width }) {
       }),
     ),
   );
-  const rest = place(names.length);
-  const verdict = wrapped(now.refused ?? "It fits.", rest.x ? space : width, 14.5);
+  const below = place(names.length).y;
+  const verdict = wrapped(now.refused ?? "It fits.", width, 14.5);
   const look = { fill: now.refused ? "var(--wrong)" : "var(--ink)", weight: now.refused ? 650 : undefined };
   return {
-    nodes: [boxes, h("g", { key: "verdict" }, lines(rest.x, rest.y, verdict, look))],
-    bottom: rest.x ? y + CELL - 12 : rest.y + 20 * (columns === 2 ? 2 : 5),
+    nodes: [boxes, h("g", { key: "verdict" }, lines(0, below, verdict, look))],
+    bottom: below + 20 * (wide ? 2 : 5),
   };
 }
 

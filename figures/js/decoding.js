@@ -3,7 +3,7 @@
 import { h } from "./svg.js";
 import { digits, grouped, times } from "./words.js";
 import { nearest } from "./state.js";
-import { at, label, rule, ruler, spot } from "./marks.js";
+import { at, boxes, label, rule, ruler, spot } from "./marks.js";
 
 const LANES = 190; // height of the lanes
 const MERGE = 96; // height of the weights
@@ -114,11 +114,19 @@ function ending({ now, y, width }) {
 
 // One row of a real text: a bar per part, as wide as its share of the keys and as high as its weight.
 function weights({ trace, before, now, y, width }) {
-  const scale = MERGE / now.heaviest / 1.3; // the same for both bases, so that they compare
-  const placed = (one, s, per = scale) => boxOf({ one, s, per, bottom: y + MERGE, width });
-  const bar = (_, s) => {
-    const from = placed(before, parent(s, before.weights.length, now.weights.length), MERGE / before.heaviest / 1.3);
-    return partOf({ trace, now, s, from, y, ...placed(now, s) });
+  const scale = (one) => MERGE / one.heaviest / 1.3; // the same for both bases, so that they compare
+  const placed = (one, s) => boxOf({ one, s, per: scale(one), bottom: y + MERGE, width });
+  const parts = now.weights.map((_, s) => placed(now, s));
+  const origins = parts.map((_, s) => placed(before, parent(s, before.weights.length, now.weights.length)));
+  // The bars of all parts as one element, which travels sooner than one for each.
+  const bars = (what, look) => {
+    const pathOf = (places, about) =>
+      boxes(
+        `${what} ${now.S}`,
+        places.map((one) => one[what]),
+        about,
+      );
+    return pathOf(parts, { ...look, class: "grow", from: { d: pathOf(origins).attributes.d } });
   };
   const title = trace.wrong ? "what the parts weigh: lse of the wrong base" : "what the parts weigh in the merge";
   const about = trace.wrong
@@ -127,7 +135,9 @@ function weights({ trace, before, now, y, width }) {
   return [
     label(0, y - 18, title, { weight: 650, fill: trace.wrong ? "var(--wrong)" : "var(--ink)" }),
     h("rect", { key: "ground", x: 0, y, width, height: MERGE, fill: "var(--pale)", "fill-opacity": 0.45 }),
-    now.weights.map(bar),
+    bars("weight", { fill: trace.wrong ? "var(--wrong)" : "var(--P)" }),
+    trace.wrong && bars("right", { fill: "none", stroke: "var(--ink)" }),
+    parts.map((one, s) => partOf({ trace, now, s, y, ...one })),
     label(0, y + MERGE + 16, about, { size: 12, fill: "var(--grey)" }),
   ];
 }
@@ -140,15 +150,18 @@ function boxOf({ one, s, per, bottom, width }) {
     x: s * wide + gap,
     y: bottom - per * weight,
     width: wide - 2 * gap,
-    height: per * weight,
+    height: Math.max(per * weight, 0.01), // a box of no height would be left out, and no bar would find its own
   });
   const [weight, right] = [one.weights[s], one.right[s]];
-  const middle = Math.min(Math.max((s + 0.5) * wide, 20), width - 20);
-  return { wide, bar: box(weight), outline: box(right), words: at(middle, bottom - per * Math.max(weight, right) - 9) };
+  const words = {
+    x: Math.min(Math.max((s + 0.5) * wide, 20), width - 20),
+    y: bottom - per * Math.max(weight, right) - 9,
+  };
+  return { wide, weight: box(weight), right: box(right), words };
 }
 
-// A part with its weight in words where they fit, and on the heaviest. from: where the part it was split from had these.
-function partOf({ trace, now, s, from, y, wide, bar, outline, words }) {
+// Where a part is pointed at, and its weight in words where they fit, and on the heaviest.
+function partOf({ trace, now, s, y, wide, words }) {
   const weight = now.weights[s];
   const tip = {
     title: `part ${s + 1} of ${now.weights.length}: ${digits(100 * weight, 3)}%`,
@@ -159,21 +172,12 @@ function partOf({ trace, now, s, from, y, wide, bar, outline, words }) {
     ],
     code: trace.code,
   };
-  const color = trace.wrong ? "var(--wrong)" : "var(--P)";
-  const line = { fill: "none", stroke: "var(--ink)" };
   const said = wide > 44 || s === now.weights.indexOf(Math.max(...now.weights));
   return h(
     "g",
     { key: `part ${s}`, tip },
     h("rect", { x: s * wide, y, width: wide, height: MERGE, fill: "transparent" }),
-    h("rect", { key: "weight", ...bar, fill: color, class: "grow", from: from.bar }),
-    trace.wrong && h("rect", { key: "right", ...outline, ...line, class: "grow", from: from.outline }),
-    said &&
-      h(
-        "g",
-        { key: "words", class: "mark", style: words, from: { style: from.words } },
-        label(0, 0, `${digits(100 * weight, 2)}%`, { size: 12, anchor: "middle" }),
-      ),
+    said && label(words.x, words.y, `${digits(100 * weight, 2)}%`, { size: 12, anchor: "middle" }),
   );
 }
 

@@ -2,7 +2,7 @@
 
 import { h } from "./svg.js";
 import { amount, grouped, times } from "./words.js";
-import { WIDE, bars, knob, label, legend } from "./marks.js";
+import { WIDE, bars, boxes, knob, label, legend } from "./marks.js";
 
 const TOP = 42; // room for the titles
 const [DONE, TO_DO] = [0.45, 0.2]; // how dark: what was computed and hidden, and what the loop has not visited
@@ -20,7 +20,7 @@ export function draw({ trace, state, step, width }) {
   const keys = [
     { name: "P", words: "whole tile: no mask" },
     { name: "S", words: "cut tile: masked" },
-    { name: "slow", faint: DONE, words: "computed, then hidden" },
+    { name: "slow", faint: DONE, stored: true, words: "computed, then hidden" },
   ];
   const below = bottom + 42;
   const stacked = !wide || side < 440;
@@ -82,6 +82,11 @@ function tilesOf({ trace, step, left, unit, box }) {
     const fill = tile ? "var(--slow)" : "var(--paper)";
     return h("rect", { key: `ground ${name}`, ...look, fill, "fill-opacity": tile ? (done ? DONE : TO_DO) : 1 });
   });
+  const hidden = boxes(
+    "hidden",
+    places.filter(({ tile }) => tile?.at < step && !tile.whole).map(({ look }) => look),
+    { fill: "url(#stored)" },
+  );
   const visible = places
     .filter(({ tile }) => tile)
     .map((place) => {
@@ -95,7 +100,7 @@ function tilesOf({ trace, step, left, unit, box }) {
     const stroke = "var(--pale)";
     return h("rect", { key: `tile ${name}`, ...look, fill: "transparent", stroke, tip: tip(trace, place, tile) });
   });
-  return [grounds, visible, borders];
+  return [grounds, hidden, visible, borders];
 }
 
 // The edge that the mask's size moves: of a window its lower one, of all others the first key without the size.
@@ -182,7 +187,7 @@ function counts({ trace, step, x, y, width }) {
     },
     {
       name: "computed",
-      parts: [...visible, { value: done.length * B * B - pairs, color: HIDDEN }],
+      parts: [...visible, { value: done.length * B * B - pairs, color: HIDDEN, stored: true }],
       words: number(done.length * B * B),
       tip: { title: "computed so far", lines: [`${times(done.length, "tile")} of ${B} × ${B} scores`] },
     },

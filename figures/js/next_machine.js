@@ -2,9 +2,9 @@
 // takes.
 
 import { h } from "./svg.js";
-import { fits, wrapped } from "./words.js";
+import { fits, grouped, wrapped } from "./words.js";
 import { nearest } from "./state.js";
-import { SIZE, WIDE, at, label, legend, lines, rule } from "./marks.js";
+import { SIZE, WIDE, at, boxes, label, legend, lines, rule, spot } from "./marks.js";
 
 const COLORS = { S: "S", PV: "O", maximum: "standard", weights: "P", rescale: "standard", divide: "standard" };
 const PLACES = [
@@ -24,6 +24,7 @@ const PLACES = [
 ]; // of tiles and of O, in each lane
 const UNITS = ["O", "P", "standard"]; // of products, exponentials, all else
 const LANE = 62;
+const GROUND = "color-mix(in srgb, var(--pale) 35%, var(--paper))"; // of a lane
 const GAP = 26;
 const SPAN = 6000; // cycles that a narrow picture shows at a time
 const BARS = 112; // height of the longest
@@ -50,30 +51,25 @@ export function draw({ trace, step, width }) {
   return {
     height: chart + BARS + (wide ? 118 : 160),
     nodes: [
-      label(0, 10, `cycle ${now.toLocaleString("en")} of ${trace.cycles.toLocaleString("en")}`, {
+      label(0, 10, `cycle ${grouped(now)} of ${grouped(trace.cycles)}`, {
         weight: 650,
         size: 15,
       }),
-      trace.lanes.map((words, lane) => laneOf(words, lane, scene)),
-      trace.boxes.map((box, at) => boxOf(box, at, scene)),
+      trace.lanes.map((_, lane) => groundOf(lane, scene)),
+      boxesOf(scene),
+      trace.lanes.map((words, lane) => wordsOf(words, lane, scene)),
       timeOf(scene, bottom),
       sharesOf(scene, chart),
     ],
   };
 }
 
-function laneOf(words, lane, { left, top, width }) {
+const groundOf = (lane, { left, top, width }) =>
+  h("rect", { key: `lane ${lane}`, x: left, y: top(lane), width: width - left, height: LANE, fill: GROUND });
+
+function wordsOf(words, lane, { left, top }) {
   const y = top(lane);
   return [
-    h("rect", {
-      key: `lane ${lane}`,
-      x: left,
-      y,
-      width: width - left,
-      height: LANE,
-      fill: "var(--pale)",
-      "fill-opacity": 0.35,
-    }),
     label(0, y - 11, lane === 2 ? `${words} (grey: m and O)` : words, { weight: 600 }),
     PLACES[lane].map(([low, high], place) =>
       label(left - 6, y + ((low + high) / 2) * LANE, ["tile 0", "tile 1", "O"][place], {
@@ -85,49 +81,46 @@ function laneOf(words, lane, { left, top, width }) {
   ];
 }
 
-function boxOf(box, at, { trace, now, left, from, span, width, at: place, top }) {
-  if (box.end <= from || box.start >= from + span) return false;
-  const [x0, x1] = [Math.max(place(box.start), left), Math.min(place(box.end), width)];
-  const [low, end] = PLACES[box.lane][box.place];
-  const y = top(box.lane) + low * LANE;
-  const high = (end - low) * LANE;
-  const color = COLORS[box.kind];
-  const cycles = [box.start, box.end, box.end - box.start].map((number) => number.toLocaleString("en"));
-  const tip = {
-    title: box.words,
-    lines: [`cycles ${cycles[0]} to ${cycles[1]}: ${cycles[2]}`],
-    code: trace.code[box.kind],
-  };
-  const done = Math.min(place(Math.min(now, box.end)), width);
-  const readable = box.name && fits(box.name, x1 - x0, SIZE) && high >= SIZE;
-  return h(
-    "g",
-    { key: `box ${at}`, tip },
-    h("rect", {
-      x: x0,
-      y: y + 1,
-      width: x1 - x0,
-      height: high - 2,
-      fill: `var(--${color})`,
-      "fill-opacity": 0.25,
-      stroke: "var(--paper)",
-    }),
-    now > box.start &&
-      done > x0 &&
-      h("rect", {
-        x: x0,
-        y: y + 1,
-        width: done - x0,
-        height: high - 2,
-        fill: `var(--${color})`,
-        stroke: "var(--paper)",
-      }),
-    readable &&
-      label((x0 + x1) / 2, y + high / 2, box.name, {
-        anchor: "middle",
-        fill: now > (box.start + box.end) / 2 ? `var(--on-${color})` : "var(--ink)",
-      }),
+// The boxes of the time that is shown, pale under a veil from the clock on: it alone travels with the clock, and no box
+// is drawn again.
+function boxesOf(scene) {
+  const { trace, now, left, from, span, width, at: place, top } = scene;
+  const shown = trace.boxes
+    .map((box, number) => ({ ...box, key: `box ${number}`, ...placeOf(box, scene) }))
+    .filter((box) => box.end > from && box.start < from + span);
+  const drawn = [...new Set(Object.values(COLORS))].map((color) =>
+    boxes(
+      color,
+      shown.filter((box) => COLORS[box.kind] === color),
+      { fill: `var(--${color})`, stroke: "var(--paper)" },
+    ),
   );
+  const lanes = trace.lanes.map((_, lane) => ({ x: 0, y: top(lane), width: width - left, height: LANE }));
+  const style = `${at(place(now), 0)} scaleX(${(width - place(now)) / (width - left)})`;
+  return [
+    drawn,
+    boxes("veil", lanes, { class: "mark", style, fill: GROUND, "fill-opacity": 0.75 }),
+    shown.map((box) => spot(box.key, box, tipOf(box, trace))),
+    shown.map((box) => nameOf(box, scene)),
+  ];
+}
+
+// Where a box is in the picture, cut off at its ends.
+function placeOf(box, { left, width, at: place, top }) {
+  const [x, end] = [Math.max(place(box.start), left), Math.min(place(box.end), width)];
+  const [low, high] = PLACES[box.lane][box.place];
+  return { x, y: top(box.lane) + low * LANE + 1, width: end - x, height: (high - low) * LANE - 2 };
+}
+
+function tipOf({ words, kind, start, end }, { code }) {
+  const cycles = [start, end, end - start].map(grouped);
+  return { title: words, lines: [`cycles ${cycles[0]} to ${cycles[1]}: ${cycles[2]}`], code: code[kind] };
+}
+
+function nameOf({ key, name, kind, start, end, x, y, width, height }, { now }) {
+  if (!name || !fits(name, width, SIZE) || height + 2 < SIZE) return false;
+  const fill = now > (start + end) / 2 ? `var(--on-${COLORS[kind]})` : "var(--ink)";
+  return label(x + width / 2, y + height / 2, name, { key: `name of ${key}`, anchor: "middle", fill });
 }
 
 // The scale of time and the clock.
@@ -139,20 +132,16 @@ function timeOf({ trace, now, left, from, span, width, at: place, top }, bottom)
   const tick = (cycle) => {
     const x = place(cycle);
     const anchor = x < left + 20 ? "start" : x > width - 20 ? "end" : "middle";
-    return label(x, bottom + 16, cycle.toLocaleString("en"), { anchor, size: 12 });
+    return label(x, bottom + 16, grouped(cycle), { anchor, size: 12 });
   };
   return [
     ticks.map(tick),
     label(0, bottom + 16, "cycles", { size: 12 }),
-    h("line", {
-      key: "clock",
-      x1: place(now),
-      x2: place(now),
-      y1: top(0) - 4,
-      y2: bottom + 5,
-      stroke: "var(--ink)",
-      "stroke-width": 2,
-    }),
+    h(
+      "g",
+      { key: "clock", class: "mark", style: at(place(now), 0) },
+      h("line", { y1: top(0) - 4, y2: bottom + 5, stroke: "var(--ink)", "stroke-width": 2 }),
+    ),
   ];
 }
 
@@ -202,8 +191,8 @@ function shareOf({ share, cycles, units, trace, chosen, left, slot, floor, drag 
   const scale = BARS / trace.most;
   const x = left + (slot - 3 * thick - 6) / 2;
   const middle = x + (3 * thick + 6) / 2;
-  const [count, weight] = [cycles.toLocaleString("en"), chosen ? 700 : undefined];
-  const said = trace.lanes.map((name, lane) => `${name}: ${units[lane].toLocaleString("en")} cycles`);
+  const [count, weight] = [grouped(cycles), chosen ? 700 : undefined];
+  const said = trace.lanes.map((name, lane) => `${name}: ${grouped(units[lane])} cycles`);
   return h(
     "g",
     { key: `share ${share}`, tip: { title: `share ${share}: a block takes ${count} cycles`, lines: said }, drag },

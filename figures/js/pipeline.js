@@ -3,7 +3,7 @@
 import { h } from "./svg.js";
 import { fits, grouped } from "./words.js";
 import { nearest } from "./state.js";
-import { SIZE, WIDE, label, lines } from "./marks.js";
+import { SIZE, WIDE, at, boxes, label, lines, spot } from "./marks.js";
 
 const COLORS = { Q: "Q", K: "K", V: "V", S: "S", PV: "O", O: "O", softmax: "P", rescale: "standard" };
 const LEFT = 96; // of a wide picture: names of rows
@@ -29,7 +29,7 @@ export function draw({ trace, step, width }) {
       : { x: row.at + low * row.size, y: long(start), width: (top - low) * row.size, height: (stop - start) * unit };
   const named = Object.fromEntries(rows.map((row) => [row.name, row]));
   const share = (value) => `${Math.round(100 * value)}%`;
-  const scene = { trace, now, named, place, long, wide, unit, end, high };
+  const scene = { trace, now, named, place, long, wide, unit, end, high, width };
   const below = high + (wide ? 42 : 24);
   const noted = notesOf(trace, width);
   const narrow = ["pale: on its way, or still to come; dashed: waits", "half as wide: the unit works for both"];
@@ -40,8 +40,8 @@ export function draw({ trace, step, width }) {
       label(wide ? width : 0, wide ? 10 : 32, `tensor core busy ${share(told.busy)} so far`, {
         anchor: wide ? "end" : "start",
       }),
+      boxesOf(scene),
       headsOf({ rows, told, wide, width }),
-      trace.boxes.map((box, at) => boxOf(box, at, scene)),
       trace.waits.map((wait, at) => waitOf(wait, at, scene)),
       timeOf(scene),
       trace.links.filter((link) => link.at === now).map((link, at) => linkOf(link, at, scene)),
@@ -135,25 +135,40 @@ function headsOf({ rows, told, wide, width }) {
   });
 }
 
-function boxOf(box, at, { now, named, place, wide }) {
-  const name = COLORS[box.kind];
-  const row = named[box.row];
-  const whole = place(row, box.low, box.high, box.start, box.end);
-  const passed = now > box.start && place(row, box.low, box.high, box.start, Math.min(now, box.end));
-  const middle = (box.start + box.end) / 2;
-  const faint = box.coming ? 0.35 : 1;
-  const readable = box.name && fits(box.name, whole.width, SIZE) && whole.height >= SIZE;
+const wholeOf = (box, { named, place }) => place(named[box.row], box.low, box.high, box.start, box.end);
+
+// All boxes, pale under a veil from the clock on: it alone travels with the clock, and no box is drawn again.
+function boxesOf(scene) {
+  const { trace, now, long, wide, end, width } = scene;
+  const lookOf = ({ kind, coming }) => `${COLORS[kind]} ${coming ? 0.35 : 1}`;
+  const drawn = [...new Set(trace.boxes.map(lookOf))].map((look) => {
+    const [color, faint] = look.split(" ");
+    const places = trace.boxes.filter((box) => lookOf(box) === look).map((box) => wholeOf(box, scene));
+    return boxes(look, places, { fill: `var(--${color})`, "fill-opacity": faint, stroke: "var(--paper)" });
+  });
+  const whole = long(trace.cycles) - long(0) + 1; // with half of the last outline
+  const left = (long(trace.cycles) + 1 - long(now)) / whole;
+  const [area, scale] = wide
+    ? [{ y: TOP.wide, width: whole, height: end - TOP.wide }, `scaleX(${left})`]
+    : [{ x: CLOCK, width: width - CLOCK, height: whole }, `scaleY(${left})`];
+  const style = `${wide ? at(long(now), 0) : at(0, long(now))} ${scale}`;
+  const veil = { fill: "var(--paper)", "fill-opacity": 0.75, "pointer-events": "none" };
+  return [
+    drawn,
+    h("rect", { key: "veil", class: "mark", style, ...area, ...veil }),
+    trace.boxes.map((box, number) => spot(`box ${number}`, wholeOf(box, scene), box.tip)),
+    trace.boxes.map((box, number) => nameOf(box, number, scene)),
+  ];
+}
+
+function nameOf(box, number, scene) {
+  const { now, wide } = scene;
+  const { x, y, width, height } = wholeOf(box, scene);
+  if (!box.name || !fits(box.name, width, SIZE) || height < SIZE) return false;
   const seat = box.high - box.low === 1 ? box.seat : 0.5; // a consumer's products have its half for their names
-  const [x, y] = wide
-    ? [whole.x + whole.width / 2, whole.y + seat * whole.height]
-    : [whole.x + seat * whole.width, whole.y + whole.height / 2];
-  return h(
-    "g",
-    { key: `box ${at}`, tip: box.tip },
-    h("rect", { ...whole, fill: `var(--${name})`, "fill-opacity": 0.25 * faint, stroke: "var(--paper)" }),
-    passed && h("rect", { ...passed, fill: `var(--${name})`, "fill-opacity": faint, stroke: "var(--paper)" }),
-    readable && label(x, y, box.name, { anchor: "middle", fill: now > middle ? `var(--on-${name})` : "var(--ink)" }),
-  );
+  const [left, top] = wide ? [x + width / 2, y + seat * height] : [x + seat * width, y + height / 2];
+  const fill = now > (box.start + box.end) / 2 ? `var(--on-${COLORS[box.kind]})` : "var(--ink)";
+  return label(left, top, box.name, { key: `name ${number}`, anchor: "middle", fill });
 }
 
 // Where in its row the line of a wait is: below its words, if it has some.
@@ -217,20 +232,17 @@ function dragged(trace, wide, unit) {
 }
 
 function clockOf({ trace, now, long, wide, end, unit }) {
-  const at = long(now);
   const drag = { ...dragged(trace, wide, unit), name: "the clock", grows: wide ? undefined : [1, 1] };
   const tip = { title: "the clock: drag it", lines: [`cycle ${grouped(now)}`] };
   const [top, bottom] = wide ? [TOP.wide - 14, end + 4] : [CLOCK - 6, CLOCK + 290];
-  const line = wide ? { x1: at, x2: at, y1: top, y2: bottom } : { x1: top, x2: bottom, y1: at, y2: at };
-  const band = wide
-    ? { x: at - 12, y: top - 14, width: 24, height: 16 }
-    : { x: top - 4, y: at - 12, width: 24, height: 24 };
+  const line = wide ? { y1: top, y2: bottom } : { x1: top, x2: bottom };
+  const band = wide ? { x: -12, y: top - 14, width: 24, height: 16 } : { x: top - 4, y: -12, width: 24, height: 24 };
   const head = wide
-    ? `M${at - 8} ${top - 12} L${at + 8} ${top - 12} L${at} ${top + 2} Z`
-    : `M${top - 2} ${at - 8} L${top - 2} ${at + 8} L${top + 11} ${at} Z`;
+    ? `M-8 ${top - 12} L8 ${top - 12} L0 ${top + 2} Z`
+    : `M${top - 2} -8 L${top - 2} 8 L${top + 11} 0 Z`;
   return h(
     "g",
-    { key: "clock", drag, tip },
+    { key: "clock", class: "mark", style: wide ? at(long(now), 0) : at(0, long(now)), drag, tip },
     h("line", { ...line, stroke: "transparent", "stroke-width": 12 }),
     h("line", { ...line, stroke: "var(--ink)", "stroke-width": 2 }),
     h("rect", { ...band, fill: "transparent" }),

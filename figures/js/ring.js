@@ -173,23 +173,13 @@ function square({ trace, run, step, x, y, side, place }) {
     ranks.map((one, rank) => block({ ...one, all: trace.block, rank, s, step, x, y, unit })),
   );
   const now = blocks.filter((one) => one.s === step);
+  const filled = (some) => some.map((one) => one.filled);
   return [
     boxes(place("blocks"), blocks, { fill: "var(--paper)", stroke: "var(--pale)" }),
-    boxes(
-      place("before"),
-      blocks.filter((one) => one.s < step).map(({ filled }) => filled),
-      { fill: "var(--S)" },
-    ),
-    arrived(place(`now ${step}`), [
-      boxes(
-        "now",
-        now.map(({ filled }) => filled),
-        { fill: "var(--P)" },
-      ),
-      boxes("edges", now, { fill: "none", stroke: "var(--ink)", "stroke-width": 2.5 }),
-      now.map(({ words }) => words),
-    ]),
-    blocks.filter((one) => one.s !== step).map(({ words }) => words),
+    boxes(place("before"), filled(blocks.filter((one) => one.s < step)), { fill: "var(--S)" }),
+    boxes(place("now"), filled(now), { fill: "var(--P)" }),
+    boxes(place("edges"), now, { fill: "none", stroke: "var(--ink)", "stroke-width": 2.5 }),
+    blocks.map(({ words }) => words),
     blocks.map((one) => spot(place(one.key), one, one.tip)),
     run.tokens
       .slice(0, trace.P)
@@ -201,9 +191,6 @@ function square({ trace, run, step, x, y, side, place }) {
     label(x, y + side + 12, "↓ queries", { fill: "var(--grey)", size: 12 }),
   ];
 }
-
-// What a step does: it appears when K and V have come to its processors.
-const arrived = (key, nodes) => h("g", { key, class: "mark later", from: { opacity: 0 } }, nodes);
 
 // One block, how far it is filled, and the number of its step: in a corner, or in the middle where there is no room
 // beside it.
@@ -263,13 +250,10 @@ function time({ trace, run, step, longest, x, y, width, place, words }) {
       spans.filter(({ s }) => s < step),
       "S",
     ),
-    arrived(
-      place(`lapse ${step}`),
-      lapse(
-        "now",
-        spans.filter(({ s }) => s === step),
-        "P",
-      ),
+    lapse(
+      "now",
+      spans.filter(({ s }) => s === step),
+      "P",
     ),
     spans.map((one) => spot(place(one.key), one, one.tip)),
     h("line", {
