@@ -1,9 +1,10 @@
 """Attention over a sequence that is divided over a process group, in one of three ways."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from flashlab.distributed import all_to_all, gather, ring
 from flashlab.distributed.shards import shard, unshard
@@ -20,11 +21,11 @@ def attention(
     v: Tensor,
     *,
     way: str = "ring",
-    group=None,
+    group: ProcessGroup | None = None,
     placement: str = "zigzag",
     timeout: float = 60.0,
     record: list | None = None,
-    **options,
+    **options: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Compute attention over a sequence of which every rank of a group has n tokens, forward and backward.
 
@@ -89,7 +90,15 @@ class Whole(NamedTuple):
 
 
 def whole(
-    way: str, q: Tensor, k: Tensor, v: Tensor, dO: Tensor | None = None, *, group=None, placement="zigzag", **options
+    way: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dO: Tensor | None = None,
+    *,
+    group: ProcessGroup | None = None,
+    placement: str = "zigzag",
+    **options: Any,
 ) -> Whole:
     """Compute ``attention`` of a text that every process has whole: q [B, H, N, d], k [B, Hk, N, d], v [B, Hk, N, dv].
 

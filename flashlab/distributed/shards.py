@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from flashlab.distributed.wire import Wire
 from flashlab.machine.arguments import check_arguments, check_whole
@@ -13,7 +14,7 @@ from flashlab.machine.ranks import Runs, length, placement_of
 
 
 @check_arguments(N=0)
-def positions(N: int, *, group=None, placement: str = "zigzag") -> Tensor:
+def positions(N: int, *, group: ProcessGroup | None = None, placement: str = "zigzag") -> Tensor:
     """Return the positions [n] in the sequence of the tokens that this rank has, in its order.
 
     Computations that depend on the position of a token, such as rotary embeddings, need them.
@@ -22,14 +23,16 @@ def positions(N: int, *, group=None, placement: str = "zigzag") -> Tensor:
     return order_of((placement_of(placement, N, wire.size)[wire.rank],)).clone()
 
 
-def shard(x: Tensor, *, group=None, placement: str = "zigzag", dim: int = 2) -> Tensor:
+def shard(x: Tensor, *, group: ProcessGroup | None = None, placement: str = "zigzag", dim: int = 2) -> Tensor:
     """Return this rank's part of x, cut along ``dim``: [..., n, ...] of [..., N, ...]. Nothing is sent."""
     _check(x, dim)
     wire = Wire(group)
     return x.index_select(dim, order_of((placement_of(placement, x.shape[dim], wire.size)[wire.rank],), x.device))
 
 
-def unshard(x: Tensor, *, group=None, placement: str = "zigzag", dim: int = 2, timeout: float = 60.0) -> Tensor:
+def unshard(
+    x: Tensor, *, group: ProcessGroup | None = None, placement: str = "zigzag", dim: int = 2, timeout: float = 60.0
+) -> Tensor:
     """Return the whole tensor on every rank, given its part x on each rank: the inverse of ``shard``.
 
     It is not differentiable. Raises GroupError if the parts are not those of one tensor.

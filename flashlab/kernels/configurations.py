@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from flashlab.kernels import masks, tiles
 from flashlab.kernels.limits import Card, against_decoding, against_hopper, against_tensors
@@ -67,7 +68,16 @@ def first(rows: tuple[Row, ...], fits: Callable[[Row], bool]) -> Row | None:
     return next((row for row in rows if fits(row)), None)
 
 
-def configuration(direction: str, q, k, v, *, causal: bool = False, mask=None, kernel: str | None = None) -> Choice:
+def configuration(
+    direction: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    mask: masks.Window | masks.Rule | None = None,
+    kernel: str | None = None,
+) -> Choice:
     """Return the ``Choice`` of kernels that ``flash_attention`` makes for these tensors, with its reason.
 
     Args:

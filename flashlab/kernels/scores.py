@@ -24,7 +24,7 @@ from flashlab.kernels.checks import (
     place_of,
 )
 from flashlab.kernels.device import stepped_around
-from flashlab.kernels.problem import LOG2_E
+from flashlab.kernels.problem import LOG2_E, Problem
 from flashlab.machine.arguments import check_number, shown
 from flashlab.machine.truth import NoTruth
 
@@ -74,7 +74,7 @@ class Chain(NamedTuple):
         return tuple(args)
 
 
-def chain(score) -> Chain | None:
+def chain(score: Score | tuple[Score, ...] | None) -> Chain | None:
     """Return the argument ``score`` of a call, a score function or a tuple of them, as a ``Chain``; None for None.
 
     Raises:
@@ -122,7 +122,9 @@ def bias(added: torch.Tensor) -> Score:
 
 
 @outside_graphs
-def custom(function, *arguments, derivative=None) -> Score:
+def custom(
+    function: triton.JITFunction, *arguments: torch.Tensor | float, derivative: triton.JITFunction | None = None
+) -> Score:
     """Return a score function of your own.
 
     function: a ``@triton.jit`` function (s, b, h, i, j, Nq, Nk, *arguments) that returns the new score; s is a tile of
@@ -136,7 +138,7 @@ def custom(function, *arguments, derivative=None) -> Score:
     return Custom(function, derivative, arguments)
 
 
-def check(score: Chain, problem, training: bool):
+def check(score: Chain, problem: Problem, training: bool) -> None:
     """Raise if a step does not fit the problem.
 
     Raises:
@@ -267,7 +269,7 @@ class Custom(Score):
         return ((*self.functions, *self.arguments),)
 
 
-def found_again(addresses, arguments):
+def found_again(addresses: tuple, arguments: tuple) -> Score:
     """Return the score function of the functions at these addresses."""
     function, derivative = (address and function_at(*address) for address in addresses)
     return Custom(function, derivative, arguments)

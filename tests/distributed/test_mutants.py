@@ -42,6 +42,6 @@ def test_a_wrong_edit_is_noticed(team, mutant):
 
 def test_without_an_edit_all_is_right(team):
     exact = work.one_device(*work.inputs(16, torch.float64), causal=True)
-    for outcome in team.run(work.mutated, "ring", "backward", "at last it goes home", "in the end it goes home"):
+    for outcome in team.run(work.mutated, "ring", "backward", "in the last step it goes", "in the final step it goes"):
         for x, y in zip(outcome, exact, strict=True):
             torch.testing.assert_close(x, y)

@@ -17,6 +17,7 @@ position i + Nk - Nq among the keys. Both ends of a window are inclusive, and a 
 import math
 
 import torch
+from triton import JITFunction
 
 from flashlab.kernels.masks.algebra import EXPECTED, Rule, Window, outside_graphs
 from flashlab.kernels.masks.kinds import Custom, Documents, First, Padding, Pattern, owners, starts
@@ -51,7 +52,7 @@ def causal() -> Window:
     return Window(right=0)
 
 
-def window(left, right=0) -> Window:
+def window(left: float, right: float = 0) -> Window:
     """Return the mask by which a query sees ``left`` keys before its own key, that key, and ``right`` keys after it.
 
     left, right: whole numbers from 0 on, or ``math.inf`` for no end.
@@ -124,7 +125,7 @@ def dense(seen: torch.Tensor) -> Rule:
 
 
 @outside_graphs
-def custom(visible, *arguments) -> Rule:
+def custom(visible: JITFunction, *arguments: torch.Tensor | float) -> Rule:
     """Return a mask of your own.
 
     visible: a ``@triton.jit`` function (b, h, i, j, Nq, Nk, *arguments) that returns whether query i sees key j, where
@@ -138,7 +139,7 @@ def custom(visible, *arguments) -> Rule:
     return _rule(Custom(visible, arguments))
 
 
-def either(causal_mask, mask) -> Window | Rule:
+def either(causal_mask: bool, mask: Window | Rule | None) -> Window | Rule:
     """Return the mask of the arguments ``causal`` and ``mask`` of a call.
 
     Raises:
