@@ -6,7 +6,7 @@ const WHOLE = 12_000; // ms from the first step to the last, at most
 const FRAME = 40; // ms a picture, at least: uneventful steps that take less share one
 const QUANTITY = /[−\d₀-₉][\d.,₀-₉]*(e−?\d+)?( ?([kMGTP]?i?B|[mµ]?s|min|h|million)\b)?/g;
 
-// The events, {what is said there without its numbers: the step}: steps at which this is said for the first time.
+// The events: the first step of each sentence, by the sentence without its numbers.
 export function events(words) {
   const found = new Map();
   words.forEach((sentence, step) => {
@@ -16,7 +16,8 @@ export function events(words) {
   return found;
 }
 
-// For each step how long it is shown, in ms, and whether it is an event. Events take half of the time, or their share.
+// For each step how long it is shown, in ms, and whether it is an event. Events share half of the time. If they are more
+// than half of the steps, all steps are shown equally long.
 export function schedule(words) {
   const marks = new Set(events(words).values());
   const event = Math.min(STEP, Math.max(WHOLE / words.length, WHOLE / 2 / marks.size));
@@ -24,7 +25,7 @@ export function schedule(words) {
   return words.map((_, step) => (marks.has(step) ? { ms: event, event: true } : { ms: other, event: false }));
 }
 
-// The step to show next, and for how many ms. pace: in normal times. No event and no end is left out.
+// The step to show next, and for how many ms. pace: 2 is half the speed. Neither an event nor the last step is skipped.
 export function ahead(plan, step, pace) {
   let next = step;
   let ms = 0;
@@ -35,8 +36,8 @@ export function ahead(plan, step, pace) {
   return { next, ms };
 }
 
-// The step among other words that is the same moment: as far on the way from one common event to the next. Where there
-// are as many steps, it is the same step.
+// The step of ``to`` at the moment of a step of ``from``: as far between the two events around it that both of them have.
+// The same step if both have equally many.
 export function moved(step, from, to) {
   const [last, end] = [from.length - 1, to.length - 1];
   if (last === end || step === 0) return Math.min(step, end);

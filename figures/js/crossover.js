@@ -111,7 +111,7 @@ function chart({ trace, measure, step, x, y, width }) {
         x: here,
         y: up(measure[name][step]),
         title: `${words} attention: ${said(measure[name][step])}`,
-        told: tip({ trace, measure, name, step }),
+        words: tip({ trace, measure, name, step }),
       }),
     ),
   );
@@ -161,14 +161,14 @@ function linearWins({ from, words, cross, x, top, bottom, right }) {
   );
 }
 
-function dot({ name, color, x, y, title, told }) {
+function dot({ name, color, x, y, title, words }) {
   return h(
     "g",
     {
       key: `dot ${name}`,
       class: "mark",
       style: at(x, y),
-      tip: { title, lines: told },
+      tip: { title, lines: words },
     },
     h("circle", { r: 12, fill: "transparent" }),
     name === "softmax"

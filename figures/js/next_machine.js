@@ -159,7 +159,7 @@ function sharesOf({ trace, width }, y) {
     "bars: how long each unit works for a block; outline: how long the block takes, once all is under way",
     "✓: the smallest share within 0.5% of the best",
   ];
-  const told = notes.flatMap((words) => wrapped(words, width, 12));
+  const texts = notes.flatMap((words) => wrapped(words, width, 12));
   return [
     label(0, y, title, { weight: 600 }),
     trace.shares.map((one, at) =>
@@ -182,7 +182,7 @@ function sharesOf({ trace, width }, y) {
       floor + 40,
       trace.lanes.map((words, lane) => ({ words, name: UNITS[lane], stored: lane === 2 })),
     ),
-    lines(0, floor + 64, told, { fill: "var(--grey)", size: 12, gap: 1.5 }),
+    lines(0, floor + 64, texts, { fill: "var(--grey)", size: 12, gap: 1.5 }),
   ];
 }
 

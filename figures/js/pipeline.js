@@ -15,7 +15,7 @@ const CLOCK = 52; // its scale
 export function draw({ trace, step, width }) {
   const wide = width >= WIDE;
   const now = trace.times[step];
-  const told = trace.steps[step];
+  const state = trace.steps[step];
   const rows = laidOut(trace, wide, width);
   const last = rows.at(-1);
   const end = last.at + last.size;
@@ -37,11 +37,11 @@ export function draw({ trace, step, width }) {
     height: below + (wide ? 18 * noted.length - 4 : 66 + 20 * (trace.workers.length + 2 + trace.stages)),
     nodes: [
       label(0, 10, `cycle ${grouped(now)} of ${grouped(trace.cycles)}`, { weight: 650, size: 15 }),
-      label(wide ? width : 0, wide ? 10 : 32, `tensor core busy ${share(told.busy)} so far`, {
+      label(wide ? width : 0, wide ? 10 : 32, `tensor core busy ${share(state.busy)} so far`, {
         anchor: wide ? "end" : "start",
       }),
       boxesOf(scene),
-      headsOf({ rows, told, wide, width }),
+      headsOf({ rows, state, wide, width }),
       trace.waits.map((wait, at) => waitOf(wait, at, scene)),
       timeOf(scene),
       trace.links.filter((link) => link.at === now).map((link, at) => linkOf(link, at, scene)),
@@ -51,8 +51,8 @@ export function draw({ trace, step, width }) {
         : [
             narrow.map((words, row) => label(0, below + 18 * row, words, { fill: "var(--grey)", size: 12 })),
             [
-              ...Object.entries(told.doing).map(([name, words]) => `${name}: ${words.replace("\n", ", ")}`),
-              ...told.phases.map(
+              ...Object.entries(state.doing).map(([name, words]) => `${name}: ${words.replace("\n", ", ")}`),
+              ...state.phases.map(
                 ([full, empty], stage) => `stage ${stage}: full in phase ${full}, empty in phase ${empty}`,
               ),
             ].map((words, row) => label(0, below + 52 + 20 * row, words)),
@@ -99,8 +99,8 @@ function laidOut(trace, wide, width) {
 }
 
 // The names of the rows, and what each does now.
-function headsOf({ rows, told, wide, width }) {
-  const phase = (name) => told.phases[Number(name.slice(6))].map((bit, at) => `${["full", "empty"][at]} ${bit}`);
+function headsOf({ rows, state, wide, width }) {
+  const phase = (name) => state.phases[Number(name.slice(6))].map((bit, at) => `${["full", "empty"][at]} ${bit}`);
   if (wide) {
     return [
       label(width - RIGHT + 10, TOP.wide - 22, "now", { fill: "var(--grey)" }),
@@ -108,7 +108,7 @@ function headsOf({ rows, told, wide, width }) {
         const middle = at + size / 2;
         const doing = name.startsWith("stage")
           ? phase(name).map((words) => words.replace(" ", " in phase "))
-          : told.doing[name].split("\n");
+          : state.doing[name].split("\n");
         return [
           label(0, middle, name, { weight: 600 }),
           doing.map((words, line) => label(width - RIGHT + 10, middle + 18 * (line - (doing.length - 1) / 2), words)),

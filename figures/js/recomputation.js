@@ -350,7 +350,7 @@ function timelines({ trace, now, y, width }) {
 const sum = (parts, field) => parts.reduce((total, part) => total + part[field], 0);
 const work = (flops) => (flops >= 1e9 ? `${digits(flops / 1e9, 3)} GFLOP` : `${digits(flops / 1e6, 3)} MFLOP`);
 
-// now: the step, for the pass that is told step by step; the other one is as far as its bytes.
+// now: the step, for the pass that is shown step by step; the other one is as far as its bytes.
 function lanes({ trace, pass, now, clock, x, y, scale, space }) {
   const { bytes, flops } = trace.rates;
   const { name, parts } = pass;

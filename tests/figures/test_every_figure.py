@@ -214,7 +214,7 @@ def test_a_page_has_all_states_if_they_are_not_too_many():
 def test_packed_numbers_are_a_line_for_each_key():
     numbers = {"[64]": {"words": ["−∞ < 1"]}, '["a b",2]': {"words": []}}
     lines = zlib.decompress(base64.b64decode(page.packed(numbers))).decode().split("\n")
-    assert {name: json.loads(told) for name, told in (line.split("\t") for line in lines)} == numbers
+    assert {name: json.loads(text) for name, text in (line.split("\t") for line in lines)} == numbers
     assert page.packed({}) == ""
 
 

@@ -79,7 +79,7 @@ def report(name, where, host):
     host.locator("svg").first.wait_for()
     host.evaluate(WATCH)
     if where == "lab":  # each press asks the kernel: these numbers are not there
-        told(name, where, "new numbers", asked(host), (NEW, NEW))
+        print_times(name, where, "new numbers", new_times(host), (NEW, NEW))
     clock = host.locator("input[type=range][data-field]").last
     clock.focus()
     there, back = "ArrowRight", "ArrowLeft"
@@ -91,10 +91,10 @@ def report(name, where, host):
         if clock.input_value() == before:
             there, back = back, there  # it was at the end
         presses += 1
-    told(name, where, clock.get_attribute("data-field"), host.evaluate("() => answers"))
+    print_times(name, where, clock.get_attribute("data-field"), host.evaluate("() => answers"))
 
 
-def asked(host):
+def new_times(host):
     """Return the ms of presses that move a control without a clock from end to end."""
     host.evaluate("() => answers.length = 0")
     for control in host.locator("[data-field]:not(.clock input)").all():
@@ -109,7 +109,7 @@ def asked(host):
     return host.evaluate("() => answers")
 
 
-def told(name, where, field, answers, limits=QUICK):
+def print_times(name, where, field, answers, limits=QUICK):
     """Print the medians and the 95th percentiles of [drawn, painted] in ms, and ! where the painted are too high."""
     if len(answers) < 2:
         return
