@@ -39,7 +39,7 @@ export function draw({ trace, step, width }) {
 // What each curve shows, and its value here.
 function readings({ trace, now, width }) {
   const { ratio, shared, registers } = now.times;
-  const moved = `${amount(now.moved)} of ${grouped(trace.N)} tokens: K and V are read ${times(now.reads)}`;
+  const moved = `${amount(now.moved)} for ${grouped(trace.N)} tokens: K and V are read ${times(now.reads)}`;
   const said = {
     ratio:
       ratio === null
