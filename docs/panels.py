@@ -23,7 +23,7 @@ OF_FIGURE: dict[str, Box] = {
     "safe_softmax": (1040, 796, 1952, 1140),
     "online_softmax": (1240, 0, 1952, 572),
     "tiling": (660, 0, 1300, 744),
-    "block_size": (0, 836, 1180, 1026),
+    "block_size": (0, 108, 900, 580),
     "recomputation": (0, 0, 748, 644),
     "io_complexity": (0, 0, 716, 806),
     "first_triton_kernel": (0, 0, 880, 440),
