@@ -1,7 +1,7 @@
 // Four charts on logarithmic axes, one per cost: softmax attention rises steeper than linear attention, and crosses it.
 
 import { h } from "./svg.js";
-import { amount, digits, wrapped } from "./words.js";
+import { amount, digits, grouped, wrapped } from "./words.js";
 import { nearest } from "./state.js";
 import { WIDE, at, label, lines, rule } from "./marks.js";
 
@@ -57,7 +57,7 @@ export function draw({ trace, step, width }) {
   return {
     height: top + Math.ceil(charts.length / across) * high,
     nodes: [
-      label(0, 10, `N = ${trace.lengths[step].toLocaleString("en")} tokens`, { weight: 650, size: 15 }),
+      label(0, 10, `N = ${grouped(trace.lengths[step])} tokens`, { weight: 650, size: 15 }),
       lines(0, 32, about, { fill: "var(--grey)" }),
       charts,
     ],
@@ -132,7 +132,7 @@ function lineOf({ trace, measure, step, here, back, top, bottom }) {
     name: measure === trace.measures[0] ? "tokens N" : undefined, // all four are one clock
     to: (point) => ({ step: logarithms.indexOf(nearest(logarithms, back(point.x))) }),
   };
-  const tip = { title: `N = ${trace.lengths[step].toLocaleString("en")}`, lines: ["pull the line"] };
+  const tip = { title: `N = ${grouped(trace.lengths[step])}`, lines: ["pull the line"] };
   return h(
     "g",
     { key: "here", drag, tip, class: "mark", style: at(here, 0) },
@@ -146,7 +146,7 @@ function lineOf({ trace, measure, step, here, back, top, bottom }) {
 function crossing({ crossing: N, softmax, linear }, lengths) {
   if (linear[0] <= softmax[0]) return { from: lengths[0], words: "linear wins" };
   if (N >= lengths.at(-1)) return { from: lengths.at(-1), words: "softmax wins" };
-  return { from: N, words: `cross at ${N.toLocaleString("en")}`, cross: true };
+  return { from: N, words: `cross at ${grouped(N)}`, cross: true };
 }
 
 // The ground on which linear attention takes no more.
@@ -155,7 +155,7 @@ function linearWins({ from, words, cross, x, top, bottom, right }) {
   const dashes = { stroke: "var(--fast)", "stroke-dasharray": "3 3", "stroke-width": 1.5 };
   return h(
     "g",
-    { key: "linear", tip: { title: words, lines: [`from N = ${from.toLocaleString("en")} on linear takes no more`] } },
+    { key: "linear", tip: { title: words, lines: [`from N = ${grouped(from)} on linear takes no more`] } },
     h("rect", { ...ground, fill: "var(--fast)", "fill-opacity": 0.12 }),
     cross && h("path", { d: `M${ground.x} ${top}V${bottom}`, ...dashes }),
   );
@@ -184,7 +184,7 @@ function tip({ trace, measure, name, step }) {
       ? `${digits(trace.intensity[step], 3)} FLOPs per byte; the ridge is at ${Math.round(trace.ridge)}`
       : "";
   const once = measure.what === "seconds" ? "at the peaks of the card, each byte once" : "";
-  return [`at N = ${trace.lengths[step].toLocaleString("en")}`, grows, waits, once].filter(Boolean);
+  return [`at N = ${grouped(trace.lengths[step])}`, grows, waits, once].filter(Boolean);
 }
 
 const round = (value) => Math.round(value * 100) / 100;

@@ -1,7 +1,7 @@
 // The weights of a row fall onto the numbers of e4m3; what each part of 8 bits costs the output; what long sums lose.
 
 import { h } from "./svg.js";
-import { digits, times } from "./words.js";
+import { digits, grouped, times } from "./words.js";
 import { WIDE, bars, knob, label, rule } from "./marks.js";
 
 const LOW = -9.6; // of the axis, as a power of two: the smallest number is 2^-9
@@ -190,7 +190,7 @@ function long({ trace, x, y, width }) {
   const px = (N) => chart.left + (Math.log(N / first) / Math.log(last / first)) * chart.width;
   const py = (share) => bottom - (Math.log(share / LOST[0]) / Math.log(LOST[1] / LOST[0])) * chart.height;
   const lines = trace.sums.map(({ flush, lost }, at) => {
-    const name = flush === null ? "no flush" : `every ${flush.toLocaleString("en")}`;
+    const name = flush === null ? "no flush" : `every ${grouped(flush)}`;
     const points = lost.map((share, place) => [px(trace.lengths[place]), py(share), share, trace.lengths[place]]);
     const color = flush === null ? "var(--wrong)" : "var(--fast)";
     return h(
@@ -211,7 +211,7 @@ function long({ trace, x, y, width }) {
           r: 4,
           fill: color,
           tip: {
-            title: `${N.toLocaleString("en")} keys, ${flush === null ? "never flushed" : `flushed ${name}`}`,
+            title: `${grouped(N)} keys, ${flush === null ? "never flushed" : `flushed ${name}`}`,
             lines: [`${percent(share)} of the sum is lost`],
           },
         }),

@@ -293,7 +293,7 @@ def main(argv: list[str]) -> int:
     options = record.parser(MODULE, __doc__).parse_args(argv)
     record.need_gpu()
     report = record.origin(MODULE, argv) | {"what": __doc__.split("\n\n")[2], "rows": [], "sweep": []}
-    jobs = [("compilation", compile_all), *((cell, lambda cell=cell: plain(cell, report)) for cell in CELLS)]
+    jobs = [("compilation", compile_all), *((cell, functools.partial(plain, cell, report)) for cell in CELLS)]
     jobs += [(part.__name__, functools.partial(part, report)) for part in (prefix, pages, bits, latent)]
     record.run(jobs, report, options.json, PAST_S)
     return record.conclude(report, options.json, f"{report['seconds']} s")

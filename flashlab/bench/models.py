@@ -236,7 +236,6 @@ def main(argv: list[str]) -> int:
         report["left_out"] |= left_out
         if rows:
             print(line({row["impl"]: row for row in rows}), flush=True)
-        torch.cuda.empty_cache()
 
     record.run(((call, functools.partial(add, call)) for call in some), report, options.json, options.seconds)
     means = "our rate relative to a rival's, geometric means weighted by family"

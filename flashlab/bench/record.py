@@ -104,7 +104,7 @@ def destination(name: str) -> Path:
 
 
 def run(jobs: Iterable[tuple[object, Callable[[], object]]], report: dict, path: Path | None, seconds=math.inf) -> None:
-    """Run jobs, each of which adds its results to the report, and write the report after each.
+    """Run jobs, each of which adds its results to the report. After each, free its memory and write the report.
 
     Args:
         jobs: a name and a function each.
@@ -122,6 +122,7 @@ def run(jobs: Iterable[tuple[object, Callable[[], object]]], report: dict, path:
                 job()
             except Exception as failure:  # of whatever kind: the other jobs still run
                 left_out[str(name)] = reason(failure)
+            torch.cuda.empty_cache()
             report["seconds"] = round(time.monotonic() - begun)
             if path is not None:
                 with contextlib.suppress(OSError):  # ``conclude`` says so

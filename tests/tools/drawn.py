@@ -37,7 +37,7 @@ def draw(figure, states, width=WIDTH) -> list[dict]:
 
 
 def run(program, data):
-    """Return what a program for node writes as JSON when it reads the data as JSON."""
+    """Run a program with node, which reads the data as JSON, and return the data that it writes as JSON."""
     command = [NODE, "--input-type=module", "--eval", program]
     done = subprocess.run(command, input=json.dumps(data, allow_nan=False), capture_output=True, text=True)
     if done.returncode:
