@@ -17,6 +17,7 @@ from flashlab.kernels import DEVICE, masks, packed, scores
 from flashlab.kernels.configurations import STREAMED
 from flashlab.kernels.gluon_interpreter import seeded
 from flashlab.kernels.hopper import backward, stages
+from flashlab.kernels.hopper.arguments import last_heads
 from flashlab.kernels.hopper.sums import lag_of, ring_of, size_of, transposed
 from flashlab.kernels.launch import launch
 from flashlab.kernels.portable import rows
@@ -348,8 +349,35 @@ def test_each_turn_is_taken_once_and_the_counter_is_ready_again():
     counter, taken = torch.zeros(1, dtype=torch.int32, device=DEVICE), torch.zeros(5, dtype=torch.int32, device=DEVICE)
     for seed in range(8):
         with seeded(seed):
-            launch(take_all, (3, 1, 1), (counter, taken), (stages.Turns(5, 1, 5, 64),), warps=4)
+            launch(take_all, (3, 1, 1), (counter, taken), (stages.Turns(5, 1, 5, 64, None),), warps=4)
         assert (taken == seed + 1).all() and counter == 0
+
+
+@gluon.jit
+def list_places(heads, tiles, of_head, count, last):
+    """Write the head and the tile of each turn."""
+    for turn in range(count):
+        head, tile = stages.place_of(turn, of_head, count, last)
+        gl.store(heads + turn, head)
+        gl.store(tiles + turn, tile)
+
+
+@pytest.mark.parametrize("last", [None, 2, 5])
+def test_the_last_heads_are_processed_together(last):
+    """Five heads of three tiles."""
+    turns = torch.arange(15).view(5, 3)
+    kept = turns if last is None else turns[: 5 - last]
+    together = turns[len(kept) :].mT
+    heads, found = (torch.full((15,), -1, dtype=torch.int32, device=DEVICE) for _ in range(2))
+    launch(list_places, (1, 1, 1), (heads, found), (3, 15, last), warps=4)
+    assert (heads * 3 + found).tolist() == [*kept.flatten().tolist(), *together.flatten().tolist()]
+
+
+def test_the_last_heads_have_a_tile_for_each_program():
+    """In the interpreter there are three programs."""
+    causal = problem_of(100, 100, masks.causal())
+    assert [last_heads(causal, n, 8) for n in (1, 2, 4)] == [3, None, None] and last_heads(causal, 1, 2) == 2
+    assert last_heads(causal._replace(mask=masks.full()), 1, 8) is None
 
 
 def problem_of(Nq, Nk, mask, **options):
@@ -372,7 +400,7 @@ def test_each_part_of_a_group_is_a_head_of_its_own(monkeypatch):
     for parts, group in ((1, 6), (2, 3), (6, 1)):
         launches = LAUNCHES | {"backward": LAUNCHES["backward"]._replace(parts=parts)}
         _, of_all, args = launched(problem, monkeypatch, launches)
-        assert of_all == (3, 2 * parts, 18 * parts, 128) and (args.group, args.parts) == (group, parts)
+        assert of_all == (3, 2 * parts, 18 * parts, 128, None) and (args.group, args.parts) == (group, parts)
 
 
 def test_the_scale_goes_before_score_functions_and_otherwise_into_the_exponent(monkeypatch):

@@ -112,7 +112,7 @@ def met(problem):
     Br, keys = backward.ROWS_OF_QUERIES, backward.KEYS
     of_head, total = tiles.count(problem.Nk, keys), torch.zeros(1, dtype=torch.int32)
     fields = Fields(queries.kernel_args(problem, Br, keys), problem.group, problem.Nq, problem.Nk)
-    turns = Turns(of_head, problem.Hk, of_head * problem.Hk, tiles.count(problem.Nq, Br) * Br)
+    turns = Turns(of_head, problem.Hk, of_head * problem.Hk, tiles.count(problem.Nq, Br) * Br, None)
     launch(count_tiles, (1, 1, 1), (total,), (fields, turns, Br, keys), warps=4)
     return int(total)
 

@@ -169,3 +169,13 @@ def multiprocessors(device):
     if device.type != "cuda":
         return 3
     return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def last_heads(problem, tiles, heads):
+    """Return how many of the last heads are processed together, longest tiles first (``stages.place_of``), or None.
+
+    Under a causal mask the first tile of a head takes longest. If the last head began with it, most programs would wait
+    for its end. More heads than have a tile for each program would not fit the second level of cache at once.
+    """
+    together = min(heads, multiprocessors(problem.device) // tiles)
+    return together if problem.mask == masks.causal() and together > 1 else None

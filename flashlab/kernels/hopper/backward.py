@@ -27,7 +27,7 @@ from triton.experimental.gluon import language as gl
 from flashlab.kernels import dependent_launch, masks, tiles
 from flashlab.kernels.configurations import choose, hopper_width
 from flashlab.kernels.hopper import queries, scores, two_passes
-from flashlab.kernels.hopper.arguments import descriptor, flat_descriptor, multiprocessors, rows_descriptor
+from flashlab.kernels.hopper.arguments import descriptor, flat_descriptor, last_heads, multiprocessors, rows_descriptor
 from flashlab.kernels.hopper.backward_roles import CONSUMERS, ROWS, allocate, consume, produce
 from flashlab.kernels.hopper.products import filled
 from flashlab.kernels.hopper.stages import Turns
@@ -152,7 +152,9 @@ def start_products(
         args = args._replace(mask=queries.kernel_args(problem, c.Br, KEYS), score=score)
         args = args._replace(d=gl.constexpr(filled(problem.d)), dv=gl.constexpr(filled(problem.dv)))
         tiles_of_keys = tiles.count(problem.Nk, KEYS)
-        turns = Turns(tiles_of_keys, Hk, tiles_of_keys * Hk * problem.B, Nq_padded)
+        heads = Hk * problem.B
+        last = last_heads(problem, tiles_of_keys, heads) if lag is None else None  # a lag wants heads in their order
+        turns = Turns(tiles_of_keys, Hk, tiles_of_keys * heads, Nq_padded, last)
         variant = queries.Variant.of(problem, queries.stand_in(problem), KEYS, is_late(problem, width))
         early = dependent_launch.possible(problem.device)
         return launch(

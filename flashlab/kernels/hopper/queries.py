@@ -13,6 +13,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from flashlab.kernels import masks
+from flashlab.kernels.hopper.stages import place_of
 from flashlab.kernels.masks import questions
 
 NEVER = gl.constexpr(2**30)  # above all queries
@@ -116,7 +117,7 @@ class Keys(NamedTuple):
 @gluon.jit
 def work_of(turn, turns, problem, lag, keys: gl.constexpr, Br: gl.constexpr, warps: gl.constexpr = 4):
     """Return the ``Work`` of a turn, of which each has a tile of ``keys`` keys. lag: as in ``sums``."""
-    g, j = turn // turns.tiles, turn % turns.tiles
+    g, j = place_of(turn, turns.tiles, turns.all, turns.last)
     b, hk = g // turns.heads, g % turns.heads
     begin, end = gl.to_tensor(0), gl.to_tensor(0)  # of the queries
     if problem.mask.table is not None:

@@ -25,6 +25,7 @@ from flashlab.kernels.hopper.stages import (
     matrix,
     new_barriers,
     pin,
+    place_of,
     release,
     stage_of,
     wait_empty,
@@ -76,11 +77,14 @@ class Rows(NamedTuple):
 def query_gradients(
     Q, dO, K, V, dQ,  # descriptors of pieces
     constants,  # ``Constants``
-    Tr, H, Nq_padded, problem,
+    Tr, H, Nq_padded, last, problem,
     Bc: gl.constexpr, shape: gl.constexpr, stages: gl.constexpr, stages_v: gl.constexpr,
     variant: gl.constexpr, registers: gl.constexpr, producer_registers: gl.constexpr,
 ):  # fmt: skip
-    """Compute a tile of CONSUMERS * ROWS rows of dQ. The first programs of a head, of Tr, have its last queries."""
+    """Compute a tile of CONSUMERS * ROWS rows of dQ. The first programs of a head, of Tr, have its last queries.
+
+    last: as in ``place_of``.
+    """
     columns: gl.constexpr = shape.columns
     shared = Shared(
         gl.allocate_shared_memory(Q.dtype, [CONSUMERS * shape.pieces, 1, 1, ROWS, columns], Q.layout),
@@ -96,9 +100,9 @@ def query_gradients(
     fence_async_shared()
     gl.warp_specialize(
         [
-            (consume, (shared, dQ, constants, Tr, H, Nq_padded, problem, 0, variant)),
-            (consume, (shared, dQ, constants, Tr, H, Nq_padded, problem, 1, variant)),
-            (produce, (shared, Q, dO, K, V, Tr, H, problem, variant)),
+            (consume, (shared, dQ, constants, Tr, H, Nq_padded, last, problem, 0, variant)),
+            (consume, (shared, dQ, constants, Tr, H, Nq_padded, last, problem, 1, variant)),
+            (produce, (shared, Q, dO, K, V, Tr, H, last, problem, variant)),
         ],
         [4, 1],
         [registers, producer_registers],
@@ -106,12 +110,12 @@ def query_gradients(
 
 
 @gluon.jit
-def work_of(shared, Tr, H, problem, variant: gl.constexpr):
+def work_of(shared, Tr, H, last, problem, variant: gl.constexpr):
     """Return the ``Work`` of this program."""
     Bc: gl.constexpr = shared.K.shape[3]
     Br: gl.constexpr = CONSUMERS * ROWS
-    head, i = gl.program_id(0) // Tr, Tr - 1 - gl.program_id(0) % Tr
-    b, h = head // H, head % H
+    head, place = place_of(gl.program_id(0), Tr, gl.num_programs(0), last)
+    b, h, i = head // H, head % H, Tr - 1 - place
     begin, whole_begin, whole_end, end = questions.ranges(
         problem.mask, b, h, i * Br, Br, Bc, problem.Nq, problem.Nk, variant.ragged
     )
@@ -121,10 +125,10 @@ def work_of(shared, Tr, H, problem, variant: gl.constexpr):
 
 
 @gluon.jit
-def consume(shared, dQ, constants, Tr, H, Nq_padded, problem, w: gl.constexpr, variant: gl.constexpr):
+def consume(shared, dQ, constants, Tr, H, Nq_padded, last, problem, w: gl.constexpr, variant: gl.constexpr):
     """Compute, in warpgroup w, rows w * ROWS .. (w + 1) * ROWS of the tile."""
     Bc: gl.constexpr = shared.K.shape[3]
-    work = work_of(shared, Tr, H, problem, variant)
+    work = work_of(shared, Tr, H, last, problem, variant)
     row = (work.i * CONSUMERS + w) * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(1, accumulator(Bc)))  # [Br]
     at = (work.b * H + work.h).to(gl.int64) * Nq_padded + row
     lse_i, delta_i = gl.load(constants.lse + at)[:, None], gl.load(constants.delta + at)[:, None]  # [Br, 1] each
@@ -209,14 +213,14 @@ def store(dQ, dQ_i, factor, shared, work, w: gl.constexpr):
 
 
 @gluon.jit
-def produce(shared, Q, dO, K, V, Tr, H, problem, variant: gl.constexpr):
+def produce(shared, Q, dO, K, V, Tr, H, last, problem, variant: gl.constexpr):
     """Ask for every tile in the order in which it is used, as soon as there is room for it."""
     Bc: gl.constexpr = shared.K.shape[3]
     of_Q: gl.constexpr = pieces.bytes_of(shared.Q, shared.q_full)
     of_dO: gl.constexpr = pieces.bytes_of(shared.dO, shared.q_full)
     of_K: gl.constexpr = pieces.bytes_of(shared.K, shared.k_full)
     of_V: gl.constexpr = pieces.bytes_of(shared.V, shared.v_full)
-    work = work_of(shared, Tr, H, problem, variant)
+    work = work_of(shared, Tr, H, last, problem, variant)
     hk = work.h // problem.group
     for w in gl.static_range(CONSUMERS):
         full = shared.q_full.index(w)

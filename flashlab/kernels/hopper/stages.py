@@ -5,7 +5,7 @@ A ring of buffers, its stages, is filled and emptied in turn. Step g uses stage 
 a step have arrived, ``empty`` when all readers have released them. A barrier knows only the parity of its phase.
 
 In the backward kernel, the next free program takes the next tile of keys, a turn. There are as many programs as the GPU
-has multiprocessors. Turn n is tile n % tiles of head n // tiles, and a counter in global memory holds the next turn.
+has multiprocessors. ``place_of`` gives the tile of a turn, and a counter in global memory holds the next turn.
 The producer takes a turn as soon as it has issued all copies of the previous one, so that no role waits for the
 counter, and issues the first copies while the consumers finish the previous turn. The other roles read the turn from
 shared memory when K has arrived.
@@ -94,6 +94,22 @@ class Turns(NamedTuple):
     heads: gl.tensor  # of keys and values, in a batch
     all: gl.tensor  # turns: their numbers are below this one
     Nq_padded: gl.tensor  # rows of a query head in ``Constants``
+    last: gl.tensor  # heads that are processed together, as in ``place_of``, or None
+
+
+@gluon.jit
+def place_of(turn, tiles, count, last):
+    """Return the head of a turn, of ``count`` turns, and which of the ``tiles`` of that head it is.
+
+    Heads are processed one after another, and the tiles of a head in order. But of the last heads, this many if not
+    None, all first tiles are processed, then all second ones.
+    """
+    head, tile = turn // tiles, turn % tiles
+    if last is not None:
+        n = turn - (count - last * tiles)  # counted from the first of the last heads
+        head = gl.where(n < 0, head, count // tiles - last + n % last)
+        tile = gl.where(n < 0, tile, n // last)
+    return head, tile
 
 
 @gluon.jit

@@ -8,7 +8,7 @@ loads alone, at the rate of the products.
 
 from flashlab.kernels import tiles
 from flashlab.kernels.hopper import queries, scores
-from flashlab.kernels.hopper.arguments import REGISTERS, SHARED, Shape, descriptor, flat_descriptor
+from flashlab.kernels.hopper.arguments import REGISTERS, SHARED, Shape, descriptor, flat_descriptor, last_heads
 from flashlab.kernels.hopper.key_gradients import ROWS, key_value_gradients
 from flashlab.kernels.hopper.query_gradients import query_gradients
 from flashlab.kernels.hopper.stages import Turns
@@ -25,11 +25,14 @@ def start_keys(q, k, v, do, dk, dv, constants, problem, c, launched):
         of_rows = [None if x is None else flat_descriptor(x, c.Br) for x in constants]
         args, _ = problem._replace(sinks=None).kernel_args(c)
         args = args._replace(mask=queries.kernel_args(problem, c.Br, ROWS.value), score=scores.derivative_args(problem))
-        turns = Turns(tiles.count(problem.Nk, ROWS.value), problem.Hk * c.parts, 0, constants.delta.shape[2])
+        of_head, Hk = tiles.count(problem.Nk, ROWS.value), problem.Hk * c.parts
+        heads = Hk * problem.B
+        last = last_heads(problem, of_head, heads)
+        turns = Turns(of_head, Hk, of_head * heads, constants.delta.shape[2], last)
         variant = queries.Variant.of(problem, queries.stand_in(problem), ROWS.value)
         return launch(
             key_value_gradients,
-            (turns.tiles * turns.heads * problem.B, 1, 1),
+            (turns.all, 1, 1),
             (*streamed, *kept, *of_rows),
             (turns, args, c.Br, shape, c.stages, variant, *REGISTERS[2]),
             warps=4,
@@ -48,13 +51,14 @@ def start_queries(q, k, v, do, dq, constants, problem, c, launched):
         args, _ = problem._replace(sinks=None).kernel_args(c)
         args = args._replace(score=scores.derivative_args(problem))
         Tr, Nq_padded = tiles.count(problem.Nq, c.Br), constants.delta.shape[2]
+        last = last_heads(problem, Tr, problem.H * problem.B)
         stages_v = stages_of_values(shape, c, q.dtype.itemsize)
         variant = queries.Variant.of(problem, problem.mask, c.Bc)
         return launch(
             query_gradients,
             (Tr * problem.H * problem.B, 1, 1),
             (*kept, *streamed, descriptor(dq, c.Br // 2, shape.columns), constants),
-            (Tr, problem.H, Nq_padded, args, c.Bc, shape, c.stages, stages_v, variant, *REGISTERS[2]),
+            (Tr, problem.H, Nq_padded, last, args, c.Bc, shape, c.stages, stages_v, variant, *REGISTERS[2]),
             warps=4,
         )
 
