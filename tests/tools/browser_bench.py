@@ -16,6 +16,7 @@ from figures import page
 from tests.browser import website
 from tests.browser.lab import ROOT, Lab, chromium, figures
 from tests.browser.test_drawn import CELL, RUN
+from tests.browser.test_page import DRAGS
 from tests.browser.test_site import BESIDE, FIGURES, LESSONS
 
 PRESSES = 40
@@ -23,14 +24,15 @@ QUICK, NEW = (16, 33), 150  # limits in ms: median and 95th percentile for numbe
 VISITS, FIRST = 5, 1000  # of each page of the site; the limit in ms for its first picture
 MEGABYTES = {"the site": 25, "its largest figure": 3}
 
-# The ms from each key press to the painted picture that answers it: where the page has the numbers, and where it asks.
+# The ms from each key press, or move of a pull, to the painted picture that answers it: where the page has the numbers, and where it asks.
 WATCH = """host => {
     window.answers = [];
-    let key = null;
-    host.addEventListener('keydown', () => { key = performance.now(); }, true);
+    let input = null;
+    for (const kind of ['keydown', 'pointermove'])
+        host.addEventListener(kind, () => { input = performance.now(); }, true);
     host.addEventListener('flashlab-shown', () => {
-        const pressed = key;
-        key = null;
+        const pressed = input;
+        input = null;
         if (pressed === null) return;
         const drawn = performance.now();
         requestAnimationFrame(() => {
@@ -55,7 +57,7 @@ def main():
     print(f"{datetime.date.today()}, {platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}")
     with chromium() as browser, Lab(browser) as lab, tempfile.TemporaryDirectory() as folder:
         print(f"JupyterLab {version('jupyterlab')}, anywidget {version('anywidget')}, Chromium {browser.version}")
-        print(f"\nFrom key press to picture in ms, {PRESSES} presses: drawn, and painted (median, 95th percentile).")
+        print(f"\nFrom key press or pull to picture in ms, {PRESSES} each: drawn, and painted (median, 95th percentile).")
         print(f"Limits: {QUICK[0]} and {QUICK[1]} painted where the numbers are there, {NEW} for new ones; !: beyond")
         print(f"{'figure':24}{'where':10}{'control':12}{'drawn':>12}{'painted':>14}")
         sheet = browser.new_page(viewport={"width": 1280, "height": 900})
@@ -64,6 +66,7 @@ def main():
             path.write_text(page.page(importlib.import_module(f"figures.{name}")), encoding="utf-8")
             sheet.goto(path.as_uri())
             report(name, "page", sheet.locator("[data-figure]"))
+            print_times(name, "page", "drags", drag_times(sheet.locator("[data-figure]"), DRAGS[name]))
             lab.open(notebook, run=False)
             lab.page.evaluate(RUN, lab.page.evaluate(CELL, name))
             report(name, "lab", lab.page.locator(f"[data-figure={name}]"))
@@ -106,6 +109,27 @@ def new_times(host):
             control.press(key)
             host.locator(".stage:not(.busy)").wait_for()
             host.page.wait_for_timeout(120)
+    return host.evaluate("() => answers")
+
+
+def drag_times(host, drags):
+    """Return the ms of moves that pull each handle there and back."""
+    host.evaluate("() => answers.length = 0")
+    mouse = host.page.mouse
+    for selector, (across, down), _, key in drags:
+        if key is None:
+            continue
+        host.get_by_role("button", name="reset").click()
+        host.page.wait_for_timeout(500)  # the handle travels there
+        box = host.locator(f"svg {selector}").bounding_box()
+        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        mouse.move(x, y)
+        mouse.down()
+        for move in range(PRESSES):
+            part = 1 - abs(1 - 2 * (move + 1) / PRESSES)
+            mouse.move(x + part * across, y + part * down)
+            host.page.wait_for_timeout(60)
+        mouse.up()
     return host.evaluate("() => answers")
 
 
