@@ -1,4 +1,4 @@
-"""The pages that Sphinx does not write: of one figure each, which a frame may show, and of missing ones."""
+"""The frame of pages that Sphinx does not write: one per figure, which an iframe may show, and the 404 page."""
 
 import base64
 import html
@@ -14,8 +14,8 @@ STYLES = "colours.css", "bare.css"
 def page(title: str, body: str, root: str, head: str = "", *, alone: bool = False) -> str:
     """Return a page in the site's typefaces and colours, with the way home and a switch between light and dark.
 
-    root: the address of the site's folder, with a slash at its end; body and head: HTML; title: words, in the head too;
-    alone: does the page contain its style, script and icon, for any address at which it may be shown?
+    title: the plain text of <title>; body and head: HTML; root: the address of the site's folder, with a slash at its
+    end; alone: whether the page contains its style, script and icon, to be shown at any address.
     """
     style, script = _contained() if alone else _linked(root)
     return f"""<!doctype html>
@@ -47,13 +47,13 @@ def _contained():
     """Return the HTML of the style, with the icon, and of the script."""
     icon = f'<link rel="icon" type="image/svg+xml" href="data:image/svg+xml,{quote(static("favicon.svg"))}">\n'
     return (
-        f"<style>\n{_letters()}{''.join(map(static, STYLES))}</style>\n{icon}",
+        f"<style>\n{_typeface()}{''.join(map(static, STYLES))}</style>\n{icon}",
         f"<script>\n{static('bare.js')}</script>",
     )
 
 
-def _letters():
-    """Return the rules of the typeface of text and headings, with its files in them."""
+def _typeface():
+    """Return the @font-face rules of the upright typeface of text and headings, with the font files embedded."""
     rules = [rule for rule in static("fonts.css").splitlines() if "Literata" in rule and "italic" not in rule]
     return re.sub(r'url\("(.*?)"\)', lambda found: f'url("{_data(found[1])}")', "\n".join(rules)) + "\n"
 

@@ -1,5 +1,6 @@
-// Three runs side by side under one clock: the map of their scores with Q, K, V and O around it, fast memory, the bill.
-// In brief there are no memory and no bill, and on a phone words stand beside the map: all three fit on its screen.
+// Runs side by side under one clock: the map of their scores with Q, K, V and O around it, fast memory, and the bill,
+// the bytes that each tensor moved. With ``brief``, memory and bill are left out, and on a phone the words stand beside
+// the map, so that three runs fit on its screen.
 
 import { h } from "./svg.js";
 import { amount, fits, room, times, wrapped } from "./words.js";
@@ -10,7 +11,7 @@ const GAP = 5;
 const FAST = 30; // height of the fast memory
 const TITLE = 15; // size of a panel's title
 const HEAD = 62; // height of a title of one line, progress and status
-const ABOVE = 2 * (STRIP + 3) + GAP; // from there to where the scores begin
+const ABOVE = 2 * (STRIP + 3) + GAP; // height of K and V above the scores
 const BILL = 8 + 7 * 18; // height of the bill
 const TENSORS = ["Q", "K", "V", "S", "P", "O", "lse"];
 
@@ -24,8 +25,8 @@ export function draw({ trace, state, step, width, brief = false }) {
   const beside = brief && !wide ? side + 2 * STRIP + 3 * GAP + 14 : 0; // where words begin
   const titles = trace.runs.map((run) => titleOf(run.name, panelWidth - beside));
   const head = HEAD + (Math.max(...titles.map((rows) => rows.length)) - 1) * 1.2 * TITLE;
-  const below = wide ? ABOVE + side + 46 + FAST + 30 + BILL : Math.max(ABOVE + side + 24, 22 + FAST + 30 + BILL) + 22;
-  const high = !brief ? head + below : wide ? head + ABOVE + side + 24 : Math.max(ABOVE + side + 24, head + 24);
+  const rest = wide ? ABOVE + side + 46 + FAST + 30 + BILL : Math.max(ABOVE + side + 24, 22 + FAST + 30 + BILL) + 22;
+  const high = !brief ? head + rest : wide ? head + ABOVE + side + 24 : Math.max(ABOVE + side + 24, head + 24);
   const panels = trace.runs.map((run, at) => {
     const [x, y] = wide ? [at * (panelWidth + space), 0] : [0, at * high];
     return panel({
@@ -49,7 +50,7 @@ export function draw({ trace, state, step, width, brief = false }) {
   const key = [
     { name: "slow", stored: true, words: "scores in slow memory" },
     { name: "S", words: "scores, never stored" },
-    { name: "S", current: true, words: "in work now" },
+    { name: "S", current: true, words: "current tile" },
   ];
   const number = "3×: loaded (O: stored) 3 times";
   const notes = wide
@@ -63,11 +64,11 @@ export function draw({ trace, state, step, width, brief = false }) {
 
 // A title in lines, the first up to its colon.
 function titleOf(name, width) {
-  const room = 0.9 * width; // it is bold
-  return fits(name, room, TITLE) ? [name] : name.split(/(?<=:) /).flatMap((part) => wrapped(part, room, TITLE));
+  const space = 0.9 * width; // it is bold
+  return fits(name, space, TITLE) ? [name] : name.split(/(?<=:) /).flatMap((part) => wrapped(part, space, TITLE));
 }
 
-// What a run has done when so many bytes have moved: its lines so far, and the last one.
+// The transfers of a run up to ``clock`` bytes, the last of them, and whether it has ended.
 function until(run, clock) {
   let low = 0;
   let high = run.lines.length;
@@ -100,7 +101,7 @@ function panel({ trace, run, title, at, x, y: above, head, width, side, wide, br
     ? { x: x + 1, y: top + side + 46, width: width - 2 }
     : { x: right, y: y + 22, width: x + width - right - 2 };
   const inside = packed(trace, ended ? [] : (now?.resident ?? []), fast);
-  // Where a stored tile sets out; without a picture of fast memory, nothing comes from there.
+  // Where a stored tile begins its way; nowhere if fast memory is not drawn.
   const from = (name) => (brief ? undefined : (inside.tiles.find(({ letter }) => letter === name) ?? fast));
   return h(
     "g",
@@ -137,7 +138,8 @@ function namesOf(strips, side) {
   );
 }
 
-// The edges of the tiles. Scores that travel do so in bands of queries; a replay has the tiles that were recorded.
+// The edges of the tiles, to drag. Scores that are stored move in bands of queries, so Bc has no edge. A replay has no
+// edges: its tiles were recorded.
 function grips({ trace, run, state, left, top, side, place }) {
   if (state.Br === undefined) return [];
   const unit = { x: side / trace.Nk, y: side / trace.Nq };
@@ -145,7 +147,7 @@ function grips({ trace, run, state, left, top, side, place }) {
   return edges({ key: place("edge"), x: left, y: top, unit, Br: state.Br, Bc, named: run === trace.runs.at(-1) });
 }
 
-// A run's title, the bytes that it has moved of all of its bytes, and where it is. below: is that a line of its own?
+// A run's title, the bytes that it has moved of all of its bytes, and where it is. below: whether its status has a line of its own.
 function progress({ trace, run, title, now, ended, x, above, y, width, place, below }) {
   const longest = Math.max(...trace.runs.map((one) => one.moved));
   const moved = now?.moved ?? 0;
@@ -181,8 +183,8 @@ function status(run, now, ended) {
   return same ? [which, ""] : [`${which}: ${run.kernels[now.number - 1]}`, which, ""];
 }
 
-// The tiles of a thin tensor, each with the number of times that it was loaded (O: stored). A stored one is another
-// one, which comes from fast memory.
+// The tiles of a thin tensor, each with the number of times that it was loaded (O: stored). Each store gives a tile of O
+// a new key, so that it comes from fast memory again.
 function strip({ run, name, done, now, ended, box, place, from }) {
   const kind = name === "O" ? "store" : "load";
   const passed = by(
@@ -200,12 +202,12 @@ function strip({ run, name, done, now, ended, box, place, from }) {
     const lines = passed.get(key) ?? [];
     const last = lines.findLast((one) => one.kind === kind);
     const count = (what) => lines.findLast((one) => one.kind === what)?.times ?? 0;
-    const said = ["load", "store"]
+    const moves = ["load", "store"]
       .filter((what) => count(what))
       .map((what) => `${what === "load" ? "loaded" : "stored"} ${times(count(what))}, ${amount(nbytes)} each`);
     const tip = {
       title: `${name}, rows ${rows[0]} to ${rows[1] - 1}`,
-      lines: [...(said.length ? said : ["not moved yet"]), key === held ? "in fast memory now" : "in slow memory"],
+      lines: [...(moves.length ? moves : ["not moved yet"]), key === held ? "in fast memory now" : "in slow memory"],
       code: last?.code,
     };
     const comes = kind === "store" && last;
@@ -222,7 +224,7 @@ function strip({ run, name, done, now, ended, box, place, from }) {
   });
 }
 
-// Lines by what they say in a field, in the order in which these first came.
+// Lines grouped by the value of a field, in the order of first appearance.
 function by(field, lines) {
   const found = new Map();
   for (const one of lines) {
@@ -300,7 +302,7 @@ function packed(trace, resident, fast) {
   return { tiles, used: resident.reduce((sum, [, bytes]) => sum + bytes, 0) };
 }
 
-// box: where the tile of a line is in slow memory. What is loaded again is another tile, and comes from there.
+// box: the place of a line's tile in slow memory. Each load gives a tile a new key, so that it comes from there again.
 function fastMemory({ trace, inside, fast, place, done, box }) {
   const over = inside.used > trace.sram;
   const beside = `${room(inside.used)} of ${room(trace.sram)}`;

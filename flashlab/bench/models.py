@@ -1,12 +1,12 @@
-"""Measure the attention of models that people run on this GPU, beside every rival that computes it.
+"""Measure, on this GPU, the attention of widely used models, beside every rival that computes it.
 
     python -m flashlab.bench.models --json notebooks/data/models.json
 
 The calls stand in ``model_shapes``: bfloat16, [B, N, H, d] in memory, caches [B, Hk, N, d]. A row has two times.
-``gpu_us`` is that of the kernels, replayed as a CUDA graph with a cold L2 cache, all in turns in one process: the
-median over rounds of the median over calls. ``host_us`` is what the call takes in Python until it returns. What a user
-waits for is the longer of the two, and the table compares both. A rival whose results differ from ours is not timed;
-the reason is kept.
+``gpu_us`` is the time of the kernels: CUDA graphs with a cold L2 cache, replayed in turns in one process; the median
+over rounds of the median over calls. ``host_us`` is the time in Python until the call returns. A user waits for the
+longer of the two. The table compares the kernels, and the longer times. An implementation whose results differ from
+those of the first one is not timed; the reason is kept.
 """
 
 import functools
@@ -49,7 +49,7 @@ def tensors(call: Call) -> list[torch.Tensor]:
 
 
 def sinks_of(model: Model) -> torch.nn.Parameter | None:
-    """Return a sink per head, [H], a parameter as in a module, or None. It gets no gradient."""
+    """Return one sink per head [H], a parameter without a gradient, or None."""
     if not model.sinks:
         return None
     return torch.nn.Parameter(torch.linspace(-1, 1, model.H, device="cuda", dtype=torch.bfloat16), requires_grad=False)
@@ -59,7 +59,7 @@ def function(name: str, call: Call) -> Callable[..., torch.Tensor]:
     """Return attention as this implementation computes it for a call: from q, k, v to O [B, H, Nq, dv].
 
     Raises:
-        ValueError: it cannot, and why.
+        ValueError: the implementation cannot compute this call; the message says why.
     """
     m = call.model
     causal, sinks = m.causal and call.Nq > 1, sinks_of(m)
@@ -98,13 +98,13 @@ def prepare(name: str, call: Call, inputs: Sequence[torch.Tensor]) -> Callable[[
 
 
 def digest() -> str:
-    """Return a digest of the kernels launched since ``launch.started`` was cleared: of PTX without lines of source."""
+    """Return a digest of the kernels started since ``launch.started`` was cleared: of their PTX without debug lines."""
     codes = sorted(re.sub(r"\.section\s+\.debug(?s:.*)|\.(loc|file)\b.*", "", x.asm["ptx"]) for x in launch.started)
     return hashlib.sha256("\n".join(codes).encode()).hexdigest()[:16]
 
 
 def host_us(run: Callable[[], object], gpu_us: float) -> float:
-    """Return the microseconds until a call of ``run`` returns, where the GPU is not late."""
+    """Return the microseconds until a call of ``run`` returns. Few calls in a row: the GPU's queue must not fill."""
     count = 20 if gpu_us < 5000 else 5
     return statistics.median(calls.host(run, count, "cuda") for _ in range(3))
 
@@ -140,14 +140,14 @@ def measure(call: Call, names: Sequence[str], rounds: int) -> tuple[list[dict], 
     for name, times in rounds_us.items():
         gpu = statistics.median(times)
         with torch.cuda.stream(stream):
-            row = place(call) | {"impl": name, "tflops": round(call.flops / gpu / 1e6, 2), "gpu_us": round(gpu, 2)}
+            row = about(call) | {"impl": name, "tflops": round(call.flops / gpu / 1e6, 2), "gpu_us": round(gpu, 2)}
             row |= {"host_us": round(host_us(runs[name], gpu), 1), "rounds_us": [round(us, 2) for us in times]}
         rows.append(row | {"card": torch.cuda.get_device_name()} | ({"digest": ours} if name == OURS else {}))
     return rows, left_out
 
 
-def place(call: Call) -> dict:
-    """Return what a row says of its call."""
+def about(call: Call) -> dict:
+    """Return the fields of a row that describe its call."""
     m = call.model
     shape = {"B": call.B, "H": m.H, "Hk": m.Hk, "Nq": call.Nq, "Nk": call.Nk, "d": m.d, "dv": m.dv}
     kind = {"causal": m.causal, "window": m.window, "cap": m.cap, "sinks": m.sinks}
@@ -185,7 +185,7 @@ def mean(ratios: Iterable[tuple[float, float]]) -> float:
 
 
 def summary(rows: Sequence[dict]) -> list[str]:
-    """Return lines: our rate relative to each rival and to the best of them, by pass, family and head dimension."""
+    """Return lines: our rate relative to each rival and to the best of them, by pass, of kernels and of calls."""
     lines = []
     for direction in ("forward", "backward", "decode"):
         some = {key: cell for key, cell in cells(rows).items() if key[1] == direction}

@@ -16,7 +16,7 @@ from flashlab.machine.hardware import CARDS
 
 PORTABLE, HOPPER = "flashlab portable", "flashlab Hopper"
 DECODING, FLOAT8 = "flashlab decoding", "flashlab float8"
-NAMES = {  # of the files, by the name that each gives to a version
+NAMES = {  # of versions, by their names in the files
     "flashlab": "flashlab", "portable": PORTABLE, "hopper": HOPPER, "float8": FLOAT8,
     "cudnn": "SDPA cuDNN", "flash": "SDPA FlashAttention-2", "fa2": "SDPA FlashAttention-2", "flex": "FlexAttention",
     "fa3": "FlashAttention-3", "fa4": "FlashAttention-4",
@@ -29,7 +29,7 @@ DISTRIBUTED = {
     "torch flash": "context_parallel FlashAttention-2",
 }  # fmt: skip
 CACHES = {"int8": "int8 cache", "e4m3": "float8 cache", "float16": "float16"}
-TOKENS, WIDTH = 16384, 2048  # of flashlab.bench and its like: B N, and H d
+TOKENS, WIDTH = 16384, 2048  # B * N and H * d of the calls that ``read_turns`` reads
 
 
 class Row(NamedTuple):
@@ -41,7 +41,7 @@ class Row(NamedTuple):
     device: str
     date: str
     host_us: float | None = None  # what the call takes in Python, where that was measured
-    file: str = ""  # in notebooks/data, without its suffix; it holds versions and command
+    file: str = ""  # in notebooks/data, without its suffix; it also names the versions of all software, and the command
 
     @property
     def outdated(self) -> bool:
@@ -50,7 +50,7 @@ class Row(NamedTuple):
 
 
 def since(version: str) -> str:
-    """Return the first day whose measurements are of today's kernels of a version; "" for those of others."""
+    """Return the first day whose measurements are of a version's kernels of today; "" for a rival's."""
     check_choice("version", version, (*BY_NAME, *DISTRIBUTED.values()))
     if version not in BY_NAME:  # over several GPUs: each computes its blocks with the kernels for Hopper
         version = HOPPER if version.startswith("flashlab") else "SDPA cuDNN"
@@ -59,13 +59,13 @@ def since(version: str) -> str:
 
 @cache
 def card_of(name: str | None) -> str | None:
-    """Return a card's name without maker and memory: "H200" of "NVIDIA H200" and of "H200 SXM"."""
+    """Return a card's short name: "H200" of "NVIDIA H200" and of "H200 SXM", "RTX 4090" of that card."""
     found = name and re.search(r"RTX \d+|[A-Z]+\d+", name)
     return found[0] if found else name
 
 
 def capability_of(card: str) -> tuple[int, int] | None:
-    """Return the compute capability of a card of ``hardware.CARDS`` by the first word of its name; None if unknown."""
+    """Return the compute capability of a card of ``hardware.CARDS``, found by its ``card_of``; None if unknown."""
     found = next((it for name, it in CARDS.items() if card_of(name) == card_of(card)), None)
     return found and tuple(int(number) for number in found.capability.split("."))
 
@@ -73,8 +73,8 @@ def capability_of(card: str) -> tuple[int, int] | None:
 def check_card(call: Call) -> None:
     """Raise TypeError or ValueError for a card that does not exist, or for another compute capability than the card's.
 
-    A card is one of ``hardware.CARDS``, by the first word of its name, or any other under the name that its driver has
-    for it, which begins with NVIDIA. None, without a capability: there is no GPU.
+    A card is one of ``hardware.CARDS``, found by its ``card_of``, or any other under the name that its driver has for
+    it, which begins with NVIDIA. Without a GPU, both card and capability are None.
     """
     if not isinstance(call.card, str | None):
         raise TypeError(f"card must be the name of a card or None, got {shown(call.card)}")
@@ -82,7 +82,9 @@ def check_card(call: Call) -> None:
     if expected is None and call.card is not None:
         names = ", ".join(CARDS)
         if not call.card.startswith("NVIDIA "):
-            raise ValueError(f"card must be one of {names}, or None, got {shown(call.card)}")
+            raise ValueError(
+                f"card must be one of {names}, a name that begins with NVIDIA, or None, got {shown(call.card)}"
+            )
         expected = call.capability
     if call.capability != expected or not (expected is None or all(type(n) is int and n >= 0 for n in expected)):
         raise ValueError(f"the capability of the card {call.card} is {expected}, got {shown(call.capability)}")
@@ -94,7 +96,10 @@ Reader = Callable[[dict], Iterator[tuple[Call, str, dict, float]]]
 
 
 def read_turns(report: dict) -> Iterator[tuple[Call, str, dict, float]]:
-    """Read the rows of ``flashlab.bench``, and of its ``hopper``, ``masks`` and ``float8``. Other rows are rungs."""
+    """Read the rows of ``flashlab.bench``, and of its ``hopper``, ``masks`` and ``float8``.
+
+    Rows of the lessons' kernels are skipped.
+    """
     for row in report["rows"]:
         N, d, H = row["N"], row["d"], WIDTH // row["d"]
         mask = row.get("kind", "causal" if row["causal"] else "full")
@@ -114,7 +119,10 @@ def read_columns(report: dict) -> Iterator[tuple[Call, str, dict, float]]:
 
 
 def read_decoding(report: dict) -> Iterator[tuple[Call, str, dict, float]]:
-    """Read steps of decoding with a cache of 16 or 8 bits, or of latents. No ``Call`` has pages or prefixes."""
+    """Read steps of decoding with a cache of 16 or 8 bits, or of latents.
+
+    Rows with pages or prefixes are skipped: no ``Call`` describes them.
+    """
     for row in report["rows"]:
         name, dtype = NAMES.get(row["impl"]), "bfloat16"
         if row["part"] == "8 bits" and row["impl"] in CACHES:
@@ -155,7 +163,7 @@ def read_training(report: dict) -> Iterator[tuple[Call, str, dict, float]]:
     yield call, NAMES["flash"], {}, 1e3 * report["flash"]["ms"]
 
 
-READERS: dict[str, Reader] = {  # of two rows of one day and one call, the later counts
+READERS: dict[str, Reader] = {  # of rows of one call and one day in two files, that of the later file counts
     "h200_recomputation": read_training, "h200_attention": read_turns, "h200_choice": read_columns,
     "h200_float8": read_turns, "h200_float8_hopper_causal": read_turns, "h200_float8_hopper": read_turns,
     "h200_ring_before": partial(read_ring, groups=[4]), "h200_ring": partial(read_ring, groups=[1, 2]),
@@ -166,8 +174,7 @@ READERS: dict[str, Reader] = {  # of two rows of one day and one call, the later
 
 @cache
 def rows() -> tuple[Row, ...]:
-    """Return every stored measurement of a version; those of training are the sums of its two passes, with the date of
-    the older one."""
+    """Return every stored measurement, and for each call with both passes their sum, with the date of the older one."""
     return tuple(row for file in READERS for row in _of(file))
 
 

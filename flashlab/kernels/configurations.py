@@ -43,7 +43,7 @@ class Configuration(NamedTuple):
     warps: int
     stages: int
     why: str = ""
-    parts: int = 1  # of a group of query heads that share keys; a program of dK and dV has one
+    parts: int = 1  # of each group of query heads that share keys; a program computes dK and dV from one part
 
 
 class Choice(NamedTuple):
@@ -55,11 +55,11 @@ class Choice(NamedTuple):
 
 
 STREAMED = Configuration(64, 0, 4, 1, "it only streams: any tile will do")  # the kernel ``row_constants``
-# Cost of the change to the next tile of a Hopper program, in blocks of keys: about t_o / t_b of the fit to
-# h200_hopper.json, d = 128. Tried by hand on an H200 (22 November 2026), not stored: in the schedule, costs from 0 to 4
-# blocks differed by noise.
+# Cost of the change to the next tile in a Hopper program, in blocks of keys: about the fixed time of a tile over the
+# time of a block, fitted to h200_hopper.json, d = 128. Tried by hand on an H200 (22 November 2026), not stored:
+# schedules built with costs from 0 to 4 blocks differed by noise only.
 BOUNDARY = 1.7
-LATE = 1.1  # of ``parts_of_groups``: adding the parts up takes time, too
+LATE = 1.1  # tolerance of ``parts_of_groups``: fewer parts may end so much later, as adding up parts takes time, too
 INTERPRETED = Configuration(64, 64, 4, 1, "in the interpreter any tile fits, and few large ones are fastest")
 
 
@@ -102,16 +102,16 @@ def choose(direction: str, problem: Problem, kernel: str | None = None, learning
     learning: slopes or biases get gradients.
     """
     check_kernel(kernel)
-    undetermined = direction == "backward" and torch.are_deterministic_algorithms_enabled()
+    deterministic = direction == "backward" and torch.are_deterministic_algorithms_enabled()
     this = card(problem.device)
     hopper = this is not None and this.capability == ON_HOPPER.capability
     special = against_tensors(direction, problem, learning) if hopper else None
     kind = in_a_large_batch(problem.kind) if direction == "forward" and problem.batch_invariant else problem.kind
-    return choose_for(this, direction, kind, kernel, undetermined, special)
+    return choose_for(this, direction, kind, kernel, deterministic, special)
 
 
 def in_a_large_batch(kind: Problem) -> Problem:
-    """Return a ``Problem.kind`` with many texts, or many tokens of packed texts, in the place of its own number."""
+    """Return a ``Problem.kind`` with a large batch instead of its own: of texts, or of tokens of packed texts."""
     return kind._replace(B=1024) if kind.texts is None else kind._replace(Nq=2**17, Nk=2**17)
 
 
@@ -123,28 +123,30 @@ def check_kernel(kernel):
 
 @functools.lru_cache(maxsize=4096)
 def choose_for(
-    card: Card | None, direction: str, problem: Problem, kernel: str | None, undetermined: bool, special=None
+    card: Card | None, direction: str, problem: Problem, kernel: str | None, deterministic: bool, special=None
 ) -> Choice:
     """Choose for any card, as ``choose``; None is the interpreter.
 
-    undetermined: torch forbids varying results. special: the reason of ``against_tensors``, if there is one.
+    deterministic: torch forbids results that vary. special: the reason of ``against_tensors``, if there is one.
     """
     if direction == "forward" and kernel in (None, "decode"):
         against = against_decoding(card, problem, kernel == "decode")
         if against is None:
-            return Choice("decode", {}, "decode: few queries: their keys are divided, tiles by kernels.decode.tiles")
+            return Choice(
+                "decode", {}, "decode: few queries, so programs divide their keys; decode.tiles sets the tiles"
+            )
         if kernel == "decode":
             raise ValueError(f'kernel="decode" cannot do this: {against}')
-    kernel = None if kernel == "decode" else kernel  # of the backward pass
+    kernel = None if kernel == "decode" else kernel  # decoding has no backward kernels
     against = against_hopper(card, problem, direction) or special
     if kernel == "hopper" and against:
         raise ValueError(f'kernel="hopper" cannot do this: {against}')
     if kernel == "portable":
         against = against or 'kernel="portable" was passed'
     if kernel is None:
-        against = against or slower_on_hopper(direction, problem, card.multiprocessors)
-    names = on_hopper_kernels(direction, problem, undetermined)
-    if kernel is None and undetermined and names == ("backward",):
+        against = against or slower_on_hopper(direction, problem, card.multiprocessors, deterministic)
+    names = on_hopper_kernels(direction, problem, deterministic)
+    if kernel is None and deterministic and names == ("backward",):
         against = against or "torch.use_deterministic_algorithms is on, and the Hopper kernel's dQ varies in last bits"
     launches = {"row_constants": STREAMED} if direction == "backward" else {}
     if against is None:
@@ -167,9 +169,10 @@ def divided(launches: dict, card: Card | None, problem: Problem) -> dict:
 def parts_of_groups(problem: Problem, c: Configuration, multiprocessors: int) -> int:
     """Return the number of parts into which the backward pass divides each group of query heads that share keys.
 
-    A program computes the share of one part in c.Bc rows of dK and dV. The rule: the fewest parts of equal size with
-    which the last program ends at most ``LATE`` times as late as with a part per head. Without a mask, programs come
-    in rounds. Under one they are half as long on average, and one of them follows a fair share of all the work.
+    A program computes c.Bc rows of dK and dV, from the query heads of one part. The rule: the fewest parts of equal
+    size with which the last program ends at most ``LATE`` times as late as with a part per head. Without a mask,
+    programs come in rounds. Under a mask they take half as long on average, and the last one begins when an equal share
+    of all the work is done.
 
     Tried by hand on an H200 (22 and 23 November 2026), not stored: for 29 shapes, with groups of 4 to 16, and both
     kernels, the rule found the fastest of 1, 2, 4, .. parts 43 times of 58, and otherwise one that took up to 6 %
@@ -178,7 +181,7 @@ def parts_of_groups(problem: Problem, c: Configuration, multiprocessors: int) ->
     at_once = multiprocessors * max(1, 8 // c.warps)  # 8 warps need all registers of a multiprocessor
     programs = problem.B * problem.Hk * tiles.count(problem.Nk, c.Bc)
 
-    def end(parts):  # in programs of a whole group
+    def end(parts):  # in times of a program that computes a whole group
         rounds = programs * parts / at_once
         return (math.ceil(rounds) if problem.mask == masks.full() else (rounds + 1) / 2) / parts
 
@@ -248,7 +251,7 @@ def measured(kernel: str, card: Card | None, problem: Problem) -> Configuration 
 
 
 def width_of(kernel: str, problem: Problem) -> int:
-    """Return the columns of a portable kernel's tiles; those of the backward pass come in ``pieces``."""
+    """Return the columns of a portable kernel's tiles; in the backward pass, 192 too (``portable.pieces``)."""
     return max(problem.widths if kernel == "forward" else problem.widths_in_pieces)
 
 
@@ -263,28 +266,28 @@ def _with_smaller_tiles(kernel, c):
 def shared_bytes(kernel: str, c: Configuration | Row, width: int, itemsize: int) -> int:
     """Return a bound on the shared memory that a portable kernel takes with tiles of this width.
 
-    Two tiles stay for the whole program (one in the forward pass, and for dV alone), and two stream past, each
-    ``stages`` times; without a pipeline they come one after the other. Barriers and room to transpose tiles are added.
+    Two tiles stay for the whole program (one in the forward pass, and for dV alone). Two are streamed, each through
+    ``stages`` buffers; without a pipeline they share one. Barriers and room to transpose tiles are added.
     The tests compile the kernels and compare.
     """
     streamed, kept = (c.Bc, c.Br) if kernel in STREAM_KEYS else (c.Br, c.Bc)
     tiles_kept = 1 if kernel in ("forward", "value_gradients") else 2
     tiles_streamed = 1 if c.stages == 1 else 2 * c.stages
-    output = 4 * width * c.Br if itemsize == 1 else 0  # O leaves in float32 at most, when the tiles have gone
+    output = 4 * width * c.Br if itemsize == 1 else 0  # O, in float32 at most, takes the place of the tiles
     return max(itemsize * width * (tiles_kept * kept + tiles_streamed * streamed), output) + 8 * c.stages * c.Br + 2048
 
 
 def hopper_width(d: int, dv: int, bits: int = 16) -> int:
-    """Return the columns of the Hopper kernels' tiles: 64, 128, 256, or in 16 bits 192, in pieces."""
+    """Return the columns of the Hopper kernels' tiles: 64, 128, 256, or in 16 bits 192 (``hopper.pieces``)."""
     return 192 if bits == 16 and 128 < max(d, dv) <= 192 else max(64, tiles.width_of(max(d, dv)))
 
 
-def on_hopper_kernels(direction: str, problem: Problem, determined: bool = False) -> tuple[str, ...]:
+def on_hopper_kernels(direction: str, problem: Problem, deterministic: bool = False) -> tuple[str, ...]:
     """Return the names of the Hopper kernels that compute one direction of a problem.
 
-    determined: the same inputs must give the same bits. With 64 columns or fewer the portable kernels are faster then.
+    deterministic: the same inputs must give the same bits; up to 64 columns the portable kernels are faster then.
     """
-    wide = 64 if determined else 128
+    wide = 64 if deterministic else 128
     return TWO_PASSES if direction == "backward" and max(problem.d, problem.dv) > wide else (direction,)
 
 
@@ -323,18 +326,20 @@ def busiest(row: Row, problem: Problem, multiprocessors: int) -> float:
     left, right = problem.mask if isinstance(problem.mask, masks.Window) else (None, None)
     in_window = last if None in (left, right) else tiles.count(left + right + row.Br, row.Bc) + 1
     most, mean = min(last, in_window), min((first + last) / 2, in_window)
-    share = heads * Tr * (mean + BOUNDARY) / multiprocessors  # long and short tiles add up to it
+    share = heads * Tr * (mean + BOUNDARY) / multiprocessors  # long and short tiles balance each other
     return max(share, most + BOUNDARY) * rows
 
 
-def slower_on_hopper(direction: str, problem: Problem, multiprocessors: int = 132) -> str | None:
+def slower_on_hopper(
+    direction: str, problem: Problem, multiprocessors: int = 132, deterministic: bool = False
+) -> str | None:
     """Return why the portable kernels are faster at this size, by measurement; None if they are not.
 
     The Hopper kernels take longer to start, and less time per tile.
     """
     if max(problem.d, problem.dv) < ON_HOPPER.columns:
         return f"heads of fewer than {ON_HOPPER.columns} columns gain nothing on Hopper"
-    row = row_on_hopper(on_hopper_kernels(direction, problem)[0], problem, multiprocessors)
+    row = row_on_hopper(on_hopper_kernels(direction, problem, deterministic)[0], problem, multiprocessors)
     work = busiest(row, problem, multiprocessors) * row.Bc if direction == "forward" else problem.Nk
     if work < row.least:
         return f"{WORK[direction].format(work)}; the Hopper kernels were faster from {row.least:,} on"

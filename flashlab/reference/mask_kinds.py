@@ -1,4 +1,4 @@
-"""The kinds of masks, each with its answers to the three questions that ``masks`` lists.
+"""The kinds of masks. Each answers ``bounds``, ``whole`` and ``visible``, the three questions of a loop over tiles.
 
 ``rows`` and ``cols`` are slices of queries and of keys, not empty; ``shape`` is (Nq, Nk).
 """
@@ -23,7 +23,7 @@ def count(N: int, B: int) -> int:
 
 
 class Mask(NoTruth):
-    """The three questions, of which a kind of mask must answer ``visible``, and what follows from the answers."""
+    """The base of all masks. A kind must define ``visible``; everything else follows from it, if slowly."""
 
     combine = "combine masks by & and |"
     __array_ufunc__ = None  # a numpy array on the left leaves ``&`` and ``|`` to the mask
@@ -43,7 +43,7 @@ class Mask(NoTruth):
 
     @property
     def T(self) -> "Mask":
-        """The same mask with queries and keys exchanged, for a loop that has the keys outside."""
+        """The same mask with queries and keys exchanged, for an outer loop over keys."""
         return Transposed(self)
 
     def tiles(self, rows: slice, B: int, shape: Shape) -> Sequence[int]:
@@ -76,7 +76,7 @@ class Mask(NoTruth):
 
 
 class Interval(Mask):
-    """A mask by which the queries of any tile see, together, all keys within their ``bounds``."""
+    """A mask whose ``bounds`` are tight: some query of the tile sees each key within them."""
 
     def tiles(self, rows: slice, B: int, shape: Shape) -> Sequence[int]:
         start, stop = self.bounds(rows, shape)
@@ -149,7 +149,7 @@ class Documents(Interval):
         row = isinstance(ids, np.ndarray) and ids.ndim == 1 and np.issubdtype(ids.dtype, np.integer)
         if not row or (ids[1:] < ids[:-1]).any():
             raise ValueError(
-                f"ids must be whole numbers [Nk] that never fall, a document for each key, got {self.ids!s:.60}"
+                f"ids must be whole numbers [Nk] that do not decrease, the document of each key, got {self.ids!s:.60}"
             )
 
     def bounds(self, rows: slice, shape: Shape) -> tuple[int, int]:

@@ -55,8 +55,8 @@ def blocks(kept: np.ndarray, Br: int, Bc: int) -> Mask:
 def documents(ids: np.ndarray) -> Mask:
     """Return the mask by which a query sees the keys of its own document: several texts packed into one row.
 
-    ids: whole numbers [Nk] that never fall, the number of the document that each key belongs to. A query belongs to
-    that of the key at its position. Combine it with ``causal()``: documents alone see their own future.
+    ids: whole numbers [Nk] that do not decrease, the document of each key. A query belongs to that of the key at its
+    position. Combine it with ``causal()``: documents alone see their own future.
     """
     return Documents(np.asarray(ids))
 

@@ -48,7 +48,7 @@ def shifted(x: Any, c: Any) -> tuple[Any, Any, Any]:
     """Return exp(x - c), its sum, and their ratio, with each of the three rounded to the dtype of x.
 
     x: a torch tensor [..., N], so that bfloat16 is among its dtypes; c: a number, or one for each row [..., 1].
-    max(x) is one choice of many.
+    Any c gives the same P in exact arithmetic; ``safe`` takes max(x).
     Returns e [..., N], l [..., 1] and P [..., N].
     """
     e = (x - c).exp()  # [..., N]
@@ -57,7 +57,7 @@ def shifted(x: Any, c: Any) -> tuple[Any, Any, Any]:
 
 
 class Window(NamedTuple):
-    """The edges of exp in a dtype: 0 below ``zero``, subnormal (few digits) below ``normal``, inf above ``inf``."""
+    """The range of exp in a dtype: below ``zero`` it is 0, below ``normal`` subnormal, above ``inf`` inf."""
 
     zero: float
     normal: float
@@ -65,7 +65,7 @@ class Window(NamedTuple):
 
 
 def window(info: Any) -> Window:
-    """Return the ``Window`` of a dtype, rounding to nearest. info: its ``numpy.finfo`` or ``torch.finfo``."""
+    """Return the ``Window`` of a dtype that rounds to nearest. info: its ``numpy.finfo`` or ``torch.finfo``."""
     normal = float(info.tiny)
     return Window(*(float(np.log(edge)) for edge in (normal * float(info.eps) / 2, normal, float(info.max))))
 
@@ -73,7 +73,7 @@ def window(info: Any) -> Window:
 def naive_streamed(x: np.ndarray, block: int, memory: Memory) -> np.ndarray:
     """Compute ``naive`` for a row that passes through fast memory block by block: 2 loads and 1 store per element.
 
-    x: one row [N]; block: elements per block; memory: a ``flashlab.machine.memory.Memory``, which books the accesses.
+    x: one row [N]; block: elements per block; memory: a ``flashlab.machine.memory.Memory``, which counts accesses.
     Source: Milakov and Gimelshein 2018, algorithm 1.
     """
     blocks = place_row(x, block, memory)
@@ -86,7 +86,8 @@ def naive_streamed(x: np.ndarray, block: int, memory: Memory) -> np.ndarray:
 def safe_streamed(x: np.ndarray, block: int, memory: Memory) -> np.ndarray:
     """Compute ``safe`` for a row that passes through fast memory block by block: 3 loads and 1 store per element.
 
-    Arguments as ``naive_streamed``. Source: Milakov and Gimelshein 2018, algorithm 2.
+    Sums are kept in the dtype of x, in which not all of it may be -inf. Arguments as ``naive_streamed``.
+    Source: Milakov and Gimelshein 2018, algorithm 2.
     """
     blocks = place_row(x, block, memory)
     m = max(memory.load("x", b).max() for b in blocks)
@@ -99,8 +100,8 @@ def safe_streamed(x: np.ndarray, block: int, memory: Memory) -> np.ndarray:
 def online_streamed(x: np.ndarray, block: int, memory: Memory) -> np.ndarray:
     """Compute ``safe`` for a row that passes through fast memory block by block: 2 loads and 1 store per element.
 
-    One pass finds the maximum and the denominator: l is rescaled to the maximum so far, the lines of
-    ``online_softmax.update`` without values. Arguments as ``naive_streamed``.
+    One pass finds the maximum and the sum l, which is rescaled to each new maximum, as ``online_softmax.update`` does,
+    here without V. Sums are kept in the dtype of x. Arguments as ``naive_streamed``.
     Source: Milakov and Gimelshein 2018, algorithm 3.
     """
     blocks = place_row(x, block, memory)

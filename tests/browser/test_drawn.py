@@ -1,6 +1,6 @@
 """Drawn figures in a real JupyterLab: alive, in touch with the kernel, and still alive when the kernel is gone.
 
-All are cells of one notebook, and the tests follow each other as a learner's day does.
+All are cells of one notebook, and the tests need their order: it runs, its kernel dies, it is opened again.
 """
 
 import importlib
@@ -84,12 +84,12 @@ def reopened(lab):
 
 
 def controls(figure):
-    """Return all controls but the clock: for what they choose the kernel is asked."""
+    """Return all controls but the clock: a change of one asks the kernel."""
     return figure.locator("[data-field]:not(.clock input)").all()
 
 
 def eventually(page, come):
-    """Wait until come() is true; return whether it ever was."""
+    """Wait until come() is true; return whether it is."""
     deadline = time.monotonic() + SECONDS
     while not come() and time.monotonic() < deadline:
         page.wait_for_timeout(50)
@@ -102,7 +102,7 @@ def test_the_notebooks_keys_leave_the_cell_alone(lab, figure):
     for key in ("m", "b", "d", "d", "x", "Enter"):
         lab.page.keyboard.press(key)
     lab.page.evaluate("() => jupyterapp.shell.currentWidget.content.activeCell.node.focus()")
-    lab.page.keyboard.press("ArrowDown")  # which the notebook follows, after all that it made of the keys before
+    lab.page.keyboard.press("ArrowDown")  # the notebook handles this key, after any that it took before
     lab.page.wait_for_function("() => followed.length")
     assert lab.page.evaluate("() => followed") == ["notebook:move-cursor-down"]
     assert figure.is_visible()
@@ -129,7 +129,7 @@ def test_after_the_kernels_death_it_moves_and_says_what_to_do(dead, figure):
     assert "run this cell again" in figure.locator(".message").inner_text()
 
 
-def test_saved_and_opened_again_without_a_kernel_it_is_alive(again, name, figure):
+def test_saved_and_opened_again_with_a_new_kernel_it_is_alive(again, name, figure):
     module = importlib.import_module(f"figures.{name}")
     assert shown(figure)[1] == module.describe(module.State())
     if figure.locator(".clock").count():
@@ -140,7 +140,7 @@ def test_saved_and_opened_again_without_a_kernel_it_is_alive(again, name, figure
 
 
 def test_a_lesson_that_was_run_in_part_has_picture_and_words_when_opened_again(lab):
-    """JupyterLab trusts a notebook where it has run every cell with more than text, and elsewhere takes scripts out."""
+    """JupyterLab takes scripts out of a notebook unless it has run every cell whose output is more than text."""
     lab.open(figures()["tiling"], run=False)
     at = lab.page.evaluate(CELL, "tiling")
     lab.page.evaluate(RUN, at)

@@ -314,7 +314,7 @@ def test_the_command_runs():
     ({"d": "128"}, "d must be a whole number from 1 on, got '128'"),
     ({"Hk": 3}, "the heads must be a multiple of the kv-heads, got 16 and 3"),
     ({"capability": "9.0"}, "capability must be of type tuple, got str"),
-    ({"card": "H300"}, "card must be one of A100 40 GB, .*, L4, or None, got 'H300'"),
+    ({"card": "H300"}, "card must be one of A100 40 GB, .*, L4, a name that begins with NVIDIA, or None, got 'H300'"),
     ({"card": 3}, "card must be the name of a card or None, got 3"),
     ({"card": "L4"}, r"the capability of the card L4 is \(8, 9\), got \(9, 0\)"),
     ({"card": None}, r"the capability of the card None is None, got \(9, 0\)"),

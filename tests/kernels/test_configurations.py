@@ -34,8 +34,8 @@ H200 = Card((9, 0), 227 * 1024)
 LARGE = Problem(1, 16, 16, 4096, 4096, 128, 128, torch.bfloat16, torch.device("cuda"), masks.causal(), 0.1, "tf32")
 
 
-def choice(direction, problem, kernel=None, *, card=H200, undetermined=False):
-    return choose_for(card, direction, problem, kernel, undetermined)
+def choice(direction, problem, kernel=None, *, card=H200, deterministic=False):
+    return choose_for(card, direction, problem, kernel, deterministic)
 
 
 @pytest.mark.parametrize(

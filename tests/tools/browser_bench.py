@@ -24,7 +24,7 @@ QUICK, NEW = (16, 33), 150  # limits in ms: median and 95th percentile for numbe
 VISITS, FIRST = 5, 1000  # of each page of the site; the limit in ms for its first picture
 MEGABYTES = {"the site": 25, "its largest figure": 3}
 
-# The ms from each key press, or move of a pull, to the painted picture that answers it: where the page has the numbers, and where it asks.
+# The ms from each key press, or move of a drag, to the painted picture that answers it.
 WATCH = """host => {
     window.answers = [];
     let input = null;
@@ -57,7 +57,7 @@ def main():
     print(f"{datetime.date.today()}, {platform.platform()}, {os.cpu_count()} cores, Python {platform.python_version()}")
     with chromium() as browser, Lab(browser) as lab, tempfile.TemporaryDirectory() as folder:
         print(f"JupyterLab {version('jupyterlab')}, anywidget {version('anywidget')}, Chromium {browser.version}")
-        print(f"\nFrom key press or pull to picture in ms, {PRESSES} each: drawn, and painted (median, 95th percentile).")
+        print(f"\nFrom input to picture in ms, {PRESSES} presses or moves: drawn, painted (median, 95th percentile).")
         print(f"Limits: {QUICK[0]} and {QUICK[1]} painted where the numbers are there, {NEW} for new ones; !: beyond")
         print(f"{'figure':24}{'where':10}{'control':12}{'drawn':>12}{'painted':>14}")
         sheet = browser.new_page(viewport={"width": 1280, "height": 900})

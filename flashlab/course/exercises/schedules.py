@@ -40,14 +40,14 @@ last_tile = Question(
 megabytes = Question(
     answer=69.2,
     unit="MB",
-    because="More than the 63 MB of the cache, before anything else needs room: keys and values come from DRAM again.",
+    because="K and V need more than the 63 MB of the cache, so they come from DRAM again.",
     hints=(
         "How many bytes are the keys of one head? Then the values, and all heads.",
         "1,024 keys of 128 numbers of 2 bytes, for K and for V: 0.52 MB per head.",
         "132 * 2 * 2 * 1024 * 128 / 1e6",
     ),
     wrong=(
-        (34.6, "K or V alone. Both are needed, or a number takes 2 bytes, not 1."),
+        (34.6, "That is K or V alone, or 1 byte per number. Both are needed, with 2 bytes per number."),
         (0.524, "That is one head. There are 132."),
         (138.4, "bfloat16 has 2 bytes."),
         (66, "MB are decimal here: 10^6 bytes."),
@@ -57,7 +57,7 @@ megabytes = Question(
 
 
 class Blocks(NamedTuple):
-    """What the programs have to do, sorted: who does it does not matter."""
+    """The numbers of blocks of the programs, sorted: which program has which does not matter."""
 
     blocks: np.ndarray  # [programs]
 
@@ -74,7 +74,11 @@ def assign_longest_first(work, programs):
 
 
 def _blocks(assign, work, programs):
-    """Run a learner's assignment and count. Raises ValueError where tiles or programs are missing."""
+    """Run a learner's function, and count each program's blocks.
+
+    Raises:
+        ValueError: programs are missing, or not each tile has one.
+    """
     tiles = assign(list(work), programs)
     if not isinstance(tiles, list | tuple) or len(tiles) != programs:
         raise ValueError(f"expected a list of {programs} lists, one per program, got {tiles!r:.60}")
@@ -85,10 +89,10 @@ def _blocks(assign, work, programs):
 
 
 def _draw(rng, size):
-    """Draw tiles under a causal mask, head after head, or of any lengths, and programs: also more than tiles."""
+    """Draw lengths of tiles, causal head by head or any, and a number of programs, which may exceed the tiles."""
     n = int(rng.integers(1, 4 * size + 1))
-    heads = np.arange(n) % rng.integers(1, n + 1) + 1
-    work = heads.tolist() if rng.random() < 0.5 else [whole(rng, size, 100) for _ in range(n)]
+    causal = np.arange(n) % rng.integers(1, n + 1) + 1  # [tiles]
+    work = causal.tolist() if rng.random() < 0.5 else [whole(rng, size, 100) for _ in range(n)]
     return work, int(rng.integers(1, size + 2))
 
 
@@ -114,7 +118,7 @@ longest_first = Exercise(
         "blocks[least] += work[tile].",
     ),
     mistakes=(
-        Mistake("took the shortest tile first, or counted tiles, which comes to the same.",
+        Mistake("took the shortest tile first, or counted tiles instead of blocks, which gives the same lists.",
                 "The longest tile comes first, and goes to the program that has the fewest blocks.",
                 "-work[tile]", "work[tile]"),
         Mistake("took the tiles in their order.", "Sort them, the longest first.",
@@ -157,14 +161,14 @@ time_of = Exercise(
     level=1,
     minutes=8,
     hints=(
-        "How long does one program take for its own list? And who decides when all are done?",
+        "How long does one program take for its own list? And which program decides when all are done?",
         "A program takes the sum of its tiles' times. The kernel is done with the latest program.",
         "max(sum(work[tile] * t_b + t_o for tile in tiles) for tiles in lists)",
     ),
     mistakes=(
         Mistake("added up all programs.", "They run side by side: the latest decides.", "max(sum", "sum(sum"),
         Mistake("left out what a tile costs besides its blocks.", "Each tile adds t_o.", " + t_o", ""),
-        Mistake("added t_o once per program.", "Each tile has a beginning and an end.",
+        Mistake("added t_o once per program.", "Each tile costs t_o, for its beginning and its end.",
                 "max(sum(work[tile] * t_b + t_o for tile in tiles)",
                 "max(t_o + sum(work[tile] * t_b for tile in tiles)"),
         Mistake("took the number of a tile for its blocks.", "work[tile] are its blocks.", "work[tile]", "tile"),

@@ -301,7 +301,7 @@ def starts(offsets: Tensor, name: str) -> list[int]:
     if values and values[-1] > MOST_TOKENS:
         raise ValueError(f"{name} must end at {MOST_TOKENS} tokens at most, got {values[-1]}")
     if values[:1] != [0] or any(b < a for a, b in zip(values, values[1:], strict=False)):
-        raise ValueError(f"{name} must begin with 0 and never fall, got {str(values):.60}")
+        raise ValueError(f"{name} must begin with 0 and not decrease, got {str(values):.60}")
     return values
 
 

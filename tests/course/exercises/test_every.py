@@ -12,11 +12,11 @@ from flashlab.kernels import INTERPRETED, triton
 from tests.tools.copied import copied
 from tests.tools.long import long_except
 
-# Cases have the largest of numbers, and a wrong answer may divide by zero.
+# Cases have the largest floats, and a wrong answer may divide by zero.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 EXERCISES = {name: it for name, it in every().items() if isinstance(it, Exercise)}
 QUESTIONS = {name: it for name, it in every().items() if name not in EXERCISES}
-LONG = {  # seconds of CPU each; the others take as long in all
+LONG = {  # seconds of CPU each; all other kernels together take about as long as these
     "first_triton_kernel.online", "triton_forward.bounds", "triton_forward.update", "triton_forward.forward",
     "triton_forward.heads", "triton_backward.add_rows", "triton_backward.dQ", "triton_backward.delta",
     "first_triton_kernel.softmax_row",
@@ -34,19 +34,19 @@ def printed(capsys, name, attempt):
 
 def fail_of(faults):
     """Fail with all messages of all faults; pass if there are none."""
-    if all_said := "\n".join(itertools.chain(*faults)):
-        pytest.fail(all_said, pytrace=False)
+    if messages := "\n".join(itertools.chain(*faults)):
+        pytest.fail(messages, pytrace=False)
 
 
 @pytest.fixture
 def without_forks(monkeypatch):
-    """Check as on macOS: forks take longer than these checks."""
+    """Check in this process, as on macOS: a fork takes longer than such a check."""
     monkeypatch.setattr(forked, "forks", lambda: False)
 
 
 @pytest.fixture
 def laws_may_not_raise(monkeypatch):
-    """Report what a law raises as the attempt's own error: a check takes a law that raises for one that is kept."""
+    """Report an exception in a law (a property of answers) as an error; normally such a law counts as satisfied."""
     monkeypatch.setattr(outcomes, "LEFT_TO_CASES", ())
 
 
