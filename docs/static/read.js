@@ -24,7 +24,8 @@
   const tree = document.querySelector(".sidebar-tree");
   const pane = tree.closest(".sidebar-scroll");
   const place = tree.querySelector(".current-page")?.getBoundingClientRect(); // of this page in the list
-  if (place) pane.scrollTop += place.top - pane.getBoundingClientRect().top - pane.clientHeight / 2;
+  const above = place ? place.top - pane.getBoundingClientRect().top - pane.clientHeight / 2 : 0;
+  pane.scrollBy({ top: above, behavior: "instant" }); // the theme would scroll smoothly, on every page
 
   const listed = [...tree.querySelectorAll("a")].filter((link) => nameOf(link.href));
   const count = document.createElement("span");
