@@ -1,5 +1,5 @@
-// The sidebar shows the place of this page in its list. Lessons that were read to their end are marked, there and on the
-// map; only the browser keeps their names.
+// The sidebar shows the place of this page in its list. Lessons that were read to their end are marked, there and on
+// the map; only the browser keeps their names.
 {
   const KEY = "flashlab-read";
   const LESSON = /lessons\/\d\d_(\w+)\.html$/;

@@ -16,8 +16,8 @@ export function events(words) {
   return found;
 }
 
-// For each step how long it is shown, in ms, and whether it is an event. Events share half of the time. If they are more
-// than half of the steps, all steps are shown equally long.
+// For each step how long it is shown, in ms, and whether it is an event. Events share half of the time. If they are
+// more than half of the steps, all steps are shown equally long.
 export function schedule(words) {
   const marks = new Set(events(words).values());
   const event = Math.min(STEP, Math.max(WHOLE / words.length, WHOLE / 2 / marks.size));
@@ -36,8 +36,8 @@ export function ahead(plan, step, pace) {
   return { next, ms };
 }
 
-// The step of ``to`` at the moment of a step of ``from``: as far between the two events around it that both of them have.
-// The same step if both have equally many.
+// The step of ``to`` at the moment of a step of ``from``: as far between the two events around it that both have. The
+// same step if both have equally many.
 export function moved(step, from, to) {
   const [last, end] = [from.length - 1, to.length - 1];
   if (last === end || step === 0) return Math.min(step, end);

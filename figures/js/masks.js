@@ -174,7 +174,6 @@ function counts({ trace, step, x, y, width }) {
     { value: pairs - whole, color: "var(--S)" },
   ];
   const all = Nq * Nk;
-  const moved = step === 0 ? 0 : step < tiles.length ? done.at(-1).moved : trace.moved;
   const space = 74;
   const scale = (width - space - 96) / all;
   const number = (value) => grouped(Math.round(value));
@@ -198,21 +197,6 @@ function counts({ trace, step, x, y, width }) {
       tip: { title: "visible so far", lines: [`${number(pairs)} of ${number(trace.pairs)} pairs`] },
     },
   ];
-  const longest = Math.max(trace.full, trace.moved);
-  const bytes = [
-    {
-      name: "no mask",
-      parts: [{ value: trace.full, color: "var(--pale)" }],
-      words: amount(trace.full),
-      tip: { title: "without a mask", lines: ["all tiles are visited"] },
-    },
-    {
-      name: "moved",
-      parts: [{ value: moved, color: "var(--fast)" }],
-      words: amount(moved),
-      tip: { title: "moved so far", lines: [`${amount(moved)} of ${amount(trace.moved)}`] },
-    },
-  ];
   const share = done.length ? pairs / (done.length * B * B) : 0;
   const end = tiles.length ? trace.pairs / trace.computed : 0;
   const shares = `useful share: ${share.toFixed(3)} so far, ${end.toFixed(3)} in all`;
@@ -222,8 +206,29 @@ function counts({ trace, step, x, y, width }) {
       bars({ x, y: y + 22, rows: scores, scale, row: 24, key: "scores", space }),
       label(x, y + 108, shares, { fill: "var(--grey)" }),
       label(x, y + 148, "bytes of Q, K, V, O and lse", { weight: 650 }),
-      bars({ x, y: y + 164, rows: bytes, scale: (width - space - 96) / longest, row: 24, key: "bytes", space }),
+      bars({ x, y: y + 164, ...bytesOf(trace, step, width - space - 96), row: 24, key: "bytes", space }),
     ],
     bottom: y + 220,
   };
+}
+
+// The bars of the bytes that move without a mask, and up to this step with it.
+function bytesOf(trace, step, width) {
+  const { tiles, full } = trace;
+  const moved = step === 0 ? 0 : step < tiles.length ? tiles[step - 1].moved : trace.moved;
+  const rows = [
+    {
+      name: "no mask",
+      parts: [{ value: full, color: "var(--pale)" }],
+      words: amount(full),
+      tip: { title: "without a mask", lines: ["all tiles are visited"] },
+    },
+    {
+      name: "moved",
+      parts: [{ value: moved, color: "var(--fast)" }],
+      words: amount(moved),
+      tip: { title: "moved so far", lines: [`${amount(moved)} of ${amount(trace.moved)}`] },
+    },
+  ];
+  return { rows, scale: width / Math.max(full, trace.moved) };
 }

@@ -167,8 +167,8 @@ function placed({ trace, marks, step, x, y }) {
   return [trailOf({ trace, step, x, y }), drawn.reverse()]; // over the stalks of those that stand higher
 }
 
-// The trail of the fused kernel: a dot for each of its tiles, and the queries of those before where there is room beside
-// the next; the list names the last.
+// The trail of the fused kernel: a dot for each of its tiles, and the queries of those before where there is room
+// beside the next; the list names the last.
 function trailOf({ trace, step, x, y }) {
   let [right, top] = [Infinity, -Infinity];
   const longer = 48; // pixels of " queries", which the first that is named has

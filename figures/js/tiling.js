@@ -147,7 +147,8 @@ function grips({ trace, run, state, left, top, side, place }) {
   return edges({ key: place("edge"), x: left, y: top, unit, Br: state.Br, Bc, named: run === trace.runs.at(-1) });
 }
 
-// A run's title, the bytes that it has moved of all of its bytes, and where it is. below: whether its status has a line of its own.
+// A run's title, the bytes that it has moved of all of its bytes, and where it is. below: whether its status has a line
+// of its own.
 function progress({ trace, run, title, now, ended, x, above, y, width, place, below }) {
   const longest = Math.max(...trace.runs.map((one) => one.moved));
   const moved = now?.moved ?? 0;
@@ -183,8 +184,8 @@ function status(run, now, ended) {
   return same ? [which, ""] : [`${which}: ${run.kernels[now.number - 1]}`, which, ""];
 }
 
-// The tiles of a thin tensor, each with the number of times that it was loaded (O: stored). Each store gives a tile of O
-// a new key, so that it comes from fast memory again.
+// The tiles of a thin tensor, each with the number of times that it was loaded (O: stored). Each store gives a tile of
+// O a new key, so that it comes from fast memory again.
 function strip({ run, name, done, now, ended, box, place, from }) {
   const kind = name === "O" ? "store" : "load";
   const passed = by(
