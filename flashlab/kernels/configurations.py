@@ -190,7 +190,7 @@ def parts_of_groups(problem: Problem, c: Configuration, multiprocessors: int) ->
 
 
 def of_backward(card: Card | None, problem: Problem) -> tuple[str, ...]:
-    """Return the portable kernels of a backward pass: one for dK and dV, or one each where that was faster."""
+    """Return the portable kernels of a backward pass: dK and dV together, or apart where that was faster, and dQ."""
     halves = all(measured(name, card, problem) for name in HALVES)
     return (*(HALVES if halves else ("key_value_gradients",)), "query_gradients")
 
@@ -256,7 +256,7 @@ def width_of(kernel: str, problem: Problem) -> int:
 
 
 def _with_smaller_tiles(kernel, c):
-    """Return the configuration with half as many rows or columns to stream, and 8 warps: fewer registers per thread."""
+    """Return the configuration with half the rows or columns to stream and 8 warps or more: fewer registers each."""
     streamed = "Bc" if kernel in STREAM_KEYS else "Br"
     half = max(16, getattr(c, streamed) // 2)
     why = "not measured: smaller tiles, since several extras at once take more registers"
