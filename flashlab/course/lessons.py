@@ -79,7 +79,7 @@ LESSONS = (
            "twice the products, as many exponentials as before: the schedule changes, not the mathematics",
            prerequisites=("schedules",)),
     Lesson("which_version_when", "Which version when", "Beyond", 50,
-           "each version removed a bottleneck; the fastest that can is looked up, or that of a named neighbour",
+           "each version removed a bottleneck; look up which one is the fastest for your call",
            prerequisites=("masks_and_scores", "decoding")),
     Lesson("linear_attention", "Linear attention", "Beyond", 60,
            "without exp the past is one matrix: what that saves, and what it forgets", "triton",
