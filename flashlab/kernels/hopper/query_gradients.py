@@ -81,7 +81,7 @@ def query_gradients(
     Bc: gl.constexpr, shape: gl.constexpr, stages: gl.constexpr, stages_v: gl.constexpr,
     variant: gl.constexpr, registers: gl.constexpr, producer_registers: gl.constexpr,
 ):  # fmt: skip
-    """Compute a tile of CONSUMERS * ROWS rows of dQ. The first programs of a head, of Tr, have its last queries.
+    """Compute a tile of CONSUMERS * ROWS rows of dQ. A head has Tr programs; the first ones have its last queries.
 
     last: as in ``place_of``.
     """
