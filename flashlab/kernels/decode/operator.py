@@ -306,7 +306,7 @@ def check_cache(q: Tensor, cache: Cache, texts: int | None = None) -> None:
 def check_values(cache: Cache, mask=None) -> None:
     """Raise ValueError if lengths or a table on the CPU have wrong values; on a GPU, the host does not read them.
 
-    mask: what tokens see; under others than a full or causal one, pages outside of it may be gone.
+    mask: what tokens see; if it is neither full nor causal, pages outside of it may be gone, and are not checked.
     """
     lengths, table = cache.lengths, cache.table
     if lengths is not None and not ((lengths >= 0) & (lengths <= cache.most)).all():
