@@ -291,7 +291,7 @@ class Descriptor:
 
 
 class Tile:
-    """A tile of a described tensor, of which part may be past the tensor's ends."""
+    """A tile of a described tensor. Part of it may be past the tensor's ends."""
 
     def __init__(self, described, at):
         self.described, self.memory = described, described.memory
