@@ -99,7 +99,7 @@ def schedule(tiles, costs, programs, parts=1):
 
     Args:
         tiles: [tiles, 4], longest first. costs: of each, [tiles]. programs: how many work side by side.
-        parts: of a list.
+        parts: how many each list has.
     """
     owners = assign(costs.tolist(), programs)
     before = np.empty(len(owners))  # [tiles]      what its list costs up to each tile
@@ -154,7 +154,7 @@ def intervals_of_tiles(problem, Br, Bc):
 
 
 def plain_table(problem, Br, Bc, programs):
-    """Return the same for tiles in plain order, assigned in turn: with as many programs as tiles, each has one."""
+    """Return the ``table`` of tiles in plain order, assigned in turn: with as many programs as tiles, each has one."""
     met = problem.B * problem.H * tiles.count(problem.Nq, Br) * tiles.count(problem.Nk, Bc)
     # Whatever the keys are: one table serves every step of decoding.
     unchanging = problem._replace(Nk=1, d=1, dv=1, mask=masks.full(), scale=1.0, score=None, sinks=None)

@@ -140,6 +140,6 @@ def next_turn(shared, n, warps: gl.constexpr = 4):
 
 @gluon.jit
 def turn_of(shared, n, warps: gl.constexpr = 4):
-    """Return the n-th turn again, before it ends, without a wait: the K of the next turn may have arrived."""
+    """Return the n-th turn again, before it ends. This must not wait: the K of the next turn may have arrived."""
     turn = stage_of(shared.turns, n).load(gl.BlockedLayout([1], [32], [warps], [0]))  # [1]
     return gl.max(turn, 0)

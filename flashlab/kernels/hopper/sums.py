@@ -168,7 +168,7 @@ def narrow_share(shared, held, parts, sums, dQ, head, j, m, turns, problem, lag,
 
 @gluon.jit
 def ask(held, parts, tile, i, m, of_tile: gl.constexpr, pred):
-    """Ask for a tile's part i % of_tile, the i-th of a share, after m others."""
+    """Ask for a tile's part i % of_tile, the i-th part of a share, after m parts of earlier shares."""
     full = stage_of(held.full, m + i)
     mbarrier.expect(full, parts.block_type.nbytes, pred=pred)
     at = [(tile * of_tile + i % of_tile) * PART_ROWS, 0]
@@ -177,7 +177,7 @@ def ask(held, parts, tile, i, m, of_tile: gl.constexpr, pred):
 
 @gluon.jit
 def narrow_part(x, at, dQ, start, Nq, d):
-    """Write x, the sums from ``at`` on, as the 16 rows from ``start`` on of dQ, that of their head. Zero the sums."""
+    """Write x, the sums at ``at``, as 16 rows of dQ, the gradient of one head, from row ``start`` on. Zero the sums."""
     size: gl.constexpr = PART_ROWS * PART_COLUMNS
     flat: gl.constexpr = gl.BlockedLayout([4], [32], [WARPS], [0])
     gl.store(at + gl.arange(0, size, layout=flat), gl.zeros([size], gl.float32, flat))
