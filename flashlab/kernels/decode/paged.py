@@ -167,7 +167,7 @@ class PagedCache:
         latent: store no values: they are the first dv columns of the keys.
         device: of the pages; the device of the kernels if None.
 
-    The bookkeeping is that of ``Pool``, ``pool``: ``add``, ``fork`` and ``drop`` are its methods.
+    The attribute ``pool``, a ``Pool``, does the bookkeeping: ``add``, ``fork`` and ``drop`` are its methods.
 
     Raises:
         TypeError, ValueError: an argument is not as described.

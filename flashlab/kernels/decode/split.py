@@ -121,7 +121,7 @@ def tile_of_program(rows, Hk, Br: tl.constexpr):
     """Return the part, the batch and the key/value head of this program, and the first of its rows."""
     tiles = tl.cdiv(rows, Br)
     x, s = tl.program_id(0), tl.program_id(1)
-    b, hk = x // tiles // Hk, (x // tiles % Hk).to(tl.int64)  # 64 bits, and so are the offsets that they make
+    b, hk = x // tiles // Hk, (x // tiles % Hk).to(tl.int64)  # hk has 64 bits, and so have its offsets
     return s, b, hk, x % tiles * Br
 
 
