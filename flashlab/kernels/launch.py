@@ -61,7 +61,7 @@ def launch(kernel, grid, tensors, numbers, *, warps, stages=1, early=False) -> L
 
     tensors: the arguments that differ in another call of the same kind. Those that a kernel can do without may be None.
     numbers: sizes, strides, constexprs, tables, and the arguments of a problem, which may contain tensors.
-    early: start before the previous kernel has ended; the kernel itself waits for that end (compute capability 9.0).
+    early: start before the previous kernel has ended; the kernel itself waits for that end (from capability 9.0 on).
     """
     result = Launch(kernel, grid, tensors, numbers, warps, stages, early)
     result.start(tensors)
@@ -88,7 +88,7 @@ def _described(x):
 def describe(x: torch.Tensor, kind: type, fields: dict):
     """Return the descriptor of x, of a type of Triton's, with these fields.
 
-    Without the constructor: its checks take time, and ``tiles.ready`` has made them.
+    This does not call the constructor: its checks take time, and ``tiles.ready`` has made them.
     """
     descriptor = object.__new__(kind)
     vars(descriptor).update(fields, base=x)

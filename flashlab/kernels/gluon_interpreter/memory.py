@@ -128,7 +128,7 @@ class View:
 
 
 def allocate_shared_memory(dtype, shape, layout, value=None):
-    """Allocate a tile, or several: the first dimension. A line like ``ring = ...`` gives the name ring."""
+    """Allocate tiles, as many as the first dimension says. A line ``ring = ...`` gives them the name ring."""
     itemsize = dtype.primitive_bitwidth // 8
     caller = sys._getframe(1)
     variable = re.match(r"\s*(\w+) = ", linecache.getline(caller.f_code.co_filename, caller.f_lineno))
