@@ -62,21 +62,22 @@ def flash_attention(
         v: values [B, Hk, Nk, dv]. All three have one dtype (float16, bfloat16 or float32) and one device; d and dv are
             1 to 256; H is a multiple of Hk, and query head h uses key/value head h // (H // Hk). Any strides are
             accepted; inputs are copied if rows do not start at multiples of 16 bytes, or the last stride is not 1.
-        causal: query i sees the keys j <= i + Nk - Nq, aligned at the lower right: the queries are the last ones. Short
-            for mask=masks.causal().
-        mask: a mask of ``flashlab.kernels.masks``, such as ``masks.window(left, right)``, or ``masks.dense(seen)`` of a
-            boolean tensor. None: ``causal`` decides.
-        score: a function of the scaled scores, of ``flashlab.kernels.scores``, such as ``scores.softcap(30)``, or a
-            tuple of them, applied in its order. Slopes and biases get gradients.
-        dropout: each weight becomes 0 with this probability, rounded to a multiple of 2^-16; the others are scaled up.
+        causal: query i sees the keys j <= i + Nk - Nq, aligned at the lower right: the queries are the last ones. This
+            is short for mask=masks.causal().
+        mask: a mask of ``flashlab.kernels.masks``, such as ``masks.window(left, right)``, or for a boolean tensor,
+            ``masks.dense(seen)``. None: ``causal`` decides.
+        score: a function of the scaled scores, from ``flashlab.kernels.scores``, such as ``scores.softcap(30)``, or a
+            tuple of such functions, applied in its order. Slopes and biases get gradients.
+        dropout: the probability, rounded to a multiple of 2^-16, with which each weight becomes 0. The others are
+            scaled up.
         seed: 0 to 2^64 - 1; the same seed drops the same weights in every kernel. None: torch's generator draws one.
-        sinks: [H], one extra score per head in the denominator of each row, that of a key whose value is 0; finite, or
-            -inf for a head without a sink. On a GPU, the host does not read them: NaN and +inf make their rows NaN.
-            They get a gradient.
+        sinks: [H], one extra score per head, which is added to the denominator of each row like the score of a key
+            whose value is 0. It is finite, or -inf for a head without a sink. On a GPU, the host does not read sinks:
+            NaN and +inf make the rows of their head NaN. Sinks get a gradient.
         scale: factor on the scores, 1/sqrt(d) if None. A number, without a gradient of its own.
         return_lse: also return the log-sum-exp of each row of scores, in natural logarithms. It is differentiable too.
         batch_invariant: O and lse of a text have the same bits whatever else is in the batch, since kernel and tiles
-            are always those for a large batch. Without dropout, and not for gradients. ``decode`` has fixed_split.
+            are always those for a large batch. Gradients may differ; dropout is refused. ``decode`` has fixed_split.
         kernel: "portable" for the kernels in Triton; "hopper" for those in Gluon, on compute capability 9.0; "decode"
             for few queries, whose keys are divided among programs; None for the fastest by measurement:
             ``configuration("forward", q, k, v, causal=causal)`` returns this choice and its reason.
@@ -85,9 +86,9 @@ def flash_attention(
         O [B, H, Nq, dv] in the dtype of q, or (O, lse) with lse [B, H, Nq] in float32. A row that sees no key has
         O = 0, lse = -inf (its sink, if there is one) and no gradient. Under a window, its query must be finite too:
         a NaN would reach the gradients of the keys in its tile. The same inputs give the same bits, gradients
-        included, with two exceptions: the Hopper kernels for up to 128 columns add up dQ in an order that varies, and
-        all kernels so add up the gradient of a broadcast bias. Under ``torch.use_deterministic_algorithms(True)``
-        other kernels compute these dQ, and the gradient of a bias takes as much memory as [B, H, Nq, Nk] numbers.
+        included, with two exceptions that are added up in an order that varies: dQ in the Hopper kernels for up to 128
+        columns, and in all kernels the gradient of a broadcast bias. With ``torch.use_deterministic_algorithms(True)``
+        other kernels compute this dQ, and the gradient of a bias takes the memory of [B, H, Nq, Nk] numbers.
 
     Only -inf hides a key: every other float32 number is a score. A backward pass in 16 bits without a score function
     rebuilds the weights from lse in float32, so that scores of 1e5 give weights an error of up to 1 %.
@@ -100,9 +101,9 @@ def flash_attention(
     masks, scores, sinks, dropout or batch_invariant interrupt the graph, so they fail with fullgraph=True.
     ``torch.func`` supports calls with a window at most.
 
-    A mask remembers its lists of tiles. torch counts changes of its tensors in place, so the mask makes new lists after
-    them, and a backward pass whose mask has changed raises an error. torch does not count changes through NumPy,
-    ``.data``, a kernel of your own or a CUDA graph: after such a change, create the mask again.
+    A mask remembers its lists of tiles. torch counts changes of the mask's tensors in place. After such a change the
+    mask makes new lists, and the backward pass of an earlier call raises an error. torch does not count changes through
+    NumPy, ``.data``, a kernel of your own or a CUDA graph: after one of these, create the mask again.
 
     Raises:
         TypeError, ValueError: an argument is not as described.
@@ -118,7 +119,7 @@ def flash_attention(
 
 
 def _at_most_a_window(mask, dropout, seed, *others):
-    """Return whether a call has a window or no mask, and nothing else: then it can be an operator of torch's."""
+    """Return whether a call has a window or no mask, and no other option: then it can be an operator of torch's."""
     window = mask is None or isinstance(mask, masks.Window)
     return window and _has_no_dropout(dropout, seed) and all(x is None for x in others)
 
@@ -207,7 +208,7 @@ def _run(q, k, v, plan):
 
 
 def _check_more_than_a_window(problem, q, k, v):
-    """Raise if the call supports windows at most: the tensors of masks and scores are not inputs of the operator."""
+    """Raise where only windows are supported: the operator has no inputs for the tensors of masks and scores."""
     learned = [] if problem.score is None else problem.score.tensors
     others = [*problem.mask.tensors, *learned, *([] if problem.sinks is None else [problem.sinks])]
     for x in others:
@@ -222,9 +223,10 @@ def _check_more_than_a_window(problem, q, k, v):
 
 
 def _forward(q, k, v, plan, training=True):
-    """Run the forward pass: O, lse, and the rest of lse, None unless training needs it.
+    """Run the forward pass: return O, lse, and the rest of lse, None unless training needs it.
 
-    The backward pass rebuilds the weights from lse. Rounding lse to float32 would scale all weights of a row.
+    The backward pass rebuilds the weights from lse. If lse were rounded to float32, all weights of a row would be wrong
+    by the same factor. The rest is the part that this rounding loses.
     """
     problem = plan.problem
     o = q.new_empty(problem.B, problem.H, problem.Nq, problem.dv)
@@ -263,7 +265,7 @@ def gradients_of(do, dlse, q, k, v, o, lse, rest, plan, sums=()):
         return *(torch.cat(x, dim) for x in zip(*results, strict=True)), None
     q, k, v, o, do, lse = (tiles.ready(x) for x in (q, k, v, o, do, lse))
     dlse, rest = (None if x is None else tiles.ready(x) for x in (dlse, rest))
-    learning = any(total is not None for total in sums)  # into memory of this pass
+    learning = any(total is not None for total in sums)  # the sums are new in each pass, so no launch is kept
     choice = plan.choice("backward", learning)
     kernels = choice.implementation, *choice.launches
     kind = *kernels, dlse is None, rest is None, *(x.stride() for x in (q, k, v, o, do))
@@ -312,7 +314,7 @@ def _split(x, problem, dim):
 
 
 class _Recorded(torch.autograd.Function):
-    """A call as one step of autograd. torch takes a third of its time for ``_Transformed``."""
+    """A call as one step of autograd. torch needs a third of the time that it needs for ``_Transformed``."""
 
     @staticmethod
     def forward(ctx, *inputs):

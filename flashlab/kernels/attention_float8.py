@@ -31,10 +31,10 @@ def flash_attention_float8(
     """Compute attention of queries, keys and values in float8, as ``float8.quantise`` makes them, forward only.
 
     The scores are sums of products of codes, times the scales. The weights, too, are rounded to float8 before they
-    multiply the values. Before, they are scaled so that the largest of a row so far is 2^8: weights down to 2^-17 of it
-    do not vanish. The sum of their products with the values leaves the tensor core after every tile of keys and is
-    continued in float32. The row's sum l adds the weights before rounding, so the mean of all values is right to about
-    0.1 %.
+    multiply the values. Before that they are scaled: the largest weight of a row so far becomes 2^8, and weights down
+    to 2^-17 of it do not become 0. The sum of their products with the values leaves the tensor core after every tile of
+    keys and is continued in float32. The row's sum l adds the weights before rounding, so the mean of all values is
+    right to about 0.1 %.
 
     Args:
         q: queries [B, H, Nq, d] in float8_e4m3fn.
@@ -43,8 +43,8 @@ def flash_attention_float8(
             ``quantise(v, per="head", transposed=True)`` leaves them; otherwise they are copied so.
         scales: factors of the codes of q, k and v in float32, each above 0 and broadcastable to a number
             per 128 tokens, [B, H, ceil(Nq / 128)] and [B, Hk, ceil(Nk / 128)]. That of v must be the same for all
-            tokens of a head, [B, Hk, 1] or less: it multiplies O. NaN or infinity, which ``quantise`` returns for such
-            numbers, is no error: what it applies to becomes NaN.
+            tokens of a head, [B, Hk, 1] or less: it multiplies O. A scale of NaN or infinity, which ``quantise``
+            returns for such numbers, raises no error: results that depend on it become NaN.
         causal, mask, return_lse: as for ``flash_attention``.
         scale: factor on the scores beside those of the codes, above 0; 1/sqrt(d) if None.
         dtype: of O: bfloat16, float16 or float32.
@@ -53,7 +53,7 @@ def flash_attention_float8(
 
     Returns:
         O [B, H, Nq, dv], or (O, lse) with lse [B, H, Nq] in float32. A row that sees no key has O = 0 and lse = -inf.
-        On a GPU, where scales are not read on the host, rows that a scale of 0 or below applies to are NaN.
+        On a GPU, where the host does not read scales, a scale of 0 or below makes the rows that it applies to NaN.
 
     Raises:
         TypeError, ValueError: an argument is not as described, or the GPU has no float8.

@@ -121,7 +121,7 @@ def _add_source(function, sources):
 
 
 def _refused(launch):
-    """Return the compiler's objection to a launch, a sentence; None if nothing."""
+    """Return the compiler's objection to a launch, a sentence; None if it has none."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource

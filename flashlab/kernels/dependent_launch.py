@@ -1,8 +1,8 @@
 """Programmatic dependent launch: a kernel starts before the previous one has ended, and waits for it.
 
-So the host's launch, and what a program does before it reads, cost no time between two kernels. The previous kernel
-must have triggered the launch in all of its programs, or ended. A kernel that waits may trigger the next one at once:
-the next one waits until this one has ended, which is after the end of all kernels before.
+So the host's launch, and the work of a program before its first read, cost no time between two kernels. The previous
+kernel must have triggered the launch in all of its programs, or ended. A kernel that waits may trigger the next one at
+once: the next one waits until this one has ended, which is after the end of all kernels before.
 
 Source: the CUDA C++ programming guide, "Programmatic Dependent Launch and Synchronization".
 """

@@ -36,7 +36,7 @@ def dropout(p: float, seed: int | None, device: torch.device) -> Dropout | None:
     seed: 0 to 2^64 - 1; None draws one from torch's generator of the device.
 
     Raises:
-        TypeError, ValueError: p is no probability below 1, or one that would be rounded to 0 or 1; or a wrong seed.
+        TypeError, ValueError: p is no probability below 1, or would be rounded to 0 or 1; or the seed is wrong.
     """
     check_probability(p)
     if seed is not None:
@@ -66,7 +66,7 @@ def check_probability(p: float, name: str = "dropout") -> None:
 
 @triton.jit
 def drop(dropout, X, b, h, i, j):
-    """Return the tile X of weights, or of their gradients, with some elements 0 and the others multiplied.
+    """Return the tile X of weights, or of their gradients, with some elements 0 and the others times the factor.
 
     i, j: places in the whole matrix that broadcast to X.
     """

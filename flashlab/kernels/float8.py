@@ -27,7 +27,7 @@ GROUP = tl.constexpr(128)  # columns that are rotated together, at most
 LARGEST = tl.constexpr(448.0)  # number with a code
 PROGRAMS, MOST = 256, 8  # with more blocks than PROGRAMS, a program computes several, at most MOST
 OFFSET = 8  # the largest weight is 2^8: were it 1, those below 2^-10 would have the code 0
-LEAST = tl.constexpr(2.0**-126)  # of the products of scales: 0 * -inf would be NaN
+LEAST = tl.constexpr(2.0**-126)  # of scales and their products: a product of 0 would make 0 * -inf, which is NaN
 OF_Q, OF_K, OF_V = map(tl.constexpr, range(3))
 
 
@@ -44,7 +44,7 @@ class Scales(NamedTuple):
     q: Tensor  # [B, H, blocks of Nq]
     k: Tensor  # [B, Hk, blocks of Nk]
     v: Tensor  # [B, Hk, 1]
-    two_level: bool = True  # sums leave the tensor core after every tile: a Hopper's keeps 14 bits of a sum, or fewer
+    two_level: bool = True  # sums leave the tensor core after each tile: on Hopper it keeps 14 bits of a sum, or fewer
 
     @property
     def kernel_args(self):
@@ -80,7 +80,7 @@ def quantise(x: Tensor, *, per: str = "block", signs: Tensor | None = None, tran
         transposed: in memory, the tokens of a column are side by side, as tensor cores need the values.
 
     Returns:
-        ``Quantised``. Codes are nearest to the number, ties to even; 0 stays 0, and NaN stays NaN. An infinite number
+        ``Quantised``. Numbers are rounded to the nearest code, ties to even; 0 and NaN stay as they are. Infinity
         makes its block, or its head, NaN. On a GPU, where signs are not read on the host, a sign other than 1 and -1
         makes its rows NaN. No gradients.
 

@@ -63,7 +63,7 @@ from flashlab.kernels.interpreter_numbers import (
 from flashlab.machine.memory import Event, Memory
 
 Builder, TensorHandle = interpreter.InterpreterBuilder, interpreter.TensorHandle
-NEVER = 2**30  # products after which an accumulator is added to registers, unless a kernel says: Hopper's default
+NEVER = 2**30  # products after which an accumulator is added to registers, if a kernel names none: Hopper's default
 _languages = set()  # ids of the modules that Triton has patched for the running launch
 _one_at_a_time = threading.RLock()  # the interpreter patches modules during a launch, and threads share them
 
@@ -266,7 +266,7 @@ def truth(data, frame):
 def _refuse_truth(patch):
     """Refuse the truth value of a block, except in Triton's own code, which asks for it instead of `is not None`.
 
-    An index is the element of an array of one: Triton 3.6 converts the array, which numpy 2.5 refuses.
+    An index is taken from the one element of an array: Triton 3.6 converts the array itself, which numpy 2.5 refuses.
     """
 
     def run(tensor, scope):
@@ -342,7 +342,7 @@ class _Rewriter(interpreter.ASTTransformer):
             variables = ast.Call(ast.Name("map", ast.Load()), [to_tensor, node.iter], [])
             node.iter = ast.copy_location(
                 variables, node.iter
-            )  # figures follow lines: without it this one has the loop's last
+            )  # figures follow line numbers: without this, the call has that of the loop's last line
         return node
 
 

@@ -25,11 +25,11 @@ class Launch:
         self.options = {"num_warps": warps, "num_stages": stages} | ({"launch_pdl": True} if early else {})
         self.described = [_described(x) for x in tensors]
         self.device = getattr(tensors[0], "base", tensors[0]).device
-        self.compiled = None  # starts the compiled kernel
+        self.compiled = None  # after the first start: the function that starts the compiled kernel
         self.reads_tables = any(isinstance(x, torch.Tensor) for x in numbers)
 
     def __call__(self, *tensors):
-        """Start the grid with these tensors, which ``launch`` took itself or took descriptors of."""
+        """Start the grid with these tensors. Where ``launch`` got a descriptor, make one of the new tensor."""
         self.start([x if it is None else describe(x, *it) for x, it in zip(tensors, self.described, strict=True)])
 
     def start(self, arguments):
@@ -59,9 +59,9 @@ class Launch:
 def launch(kernel, grid, tensors, numbers, *, warps, stages=1, early=False) -> Launch:
     """Run a grid (x, y, z) of programs. The kernel's arguments are tensors, or descriptors of them, and then numbers.
 
-    tensors: what differs in another call of the same kind. A tensor that a kernel can do without may be None.
+    tensors: the arguments that differ in another call of the same kind. Those that a kernel can do without may be None.
     numbers: sizes, strides, constexprs, tables, and the arguments of a problem, which may contain tensors.
-    early: start before the previous kernel has ended; the kernel waits for it itself (compute capability 9.0).
+    early: start before the previous kernel has ended; the kernel itself waits for that end (from capability 9.0 on).
     """
     result = Launch(kernel, grid, tensors, numbers, warps, stages, early)
     result.start(tensors)
@@ -71,7 +71,7 @@ def launch(kernel, grid, tensors, numbers, *, warps, stages=1, early=False) -> L
 def repeat(launched: dict, name, tensors: tuple, first: Callable[[], Launch]) -> None:
     """Start a launch of an earlier call of the same kind with these tensors, or the first one.
 
-    launched: the launches of that call by name; ``first`` starts one that it lacks.
+    launched: the launches of earlier calls of this kind, by name. ``first`` makes and starts one that is missing.
     """
     earlier = launched.get(name)
     if earlier is None:
@@ -88,7 +88,7 @@ def _described(x):
 def describe(x: torch.Tensor, kind: type, fields: dict):
     """Return the descriptor of x, of a type of Triton's, with these fields.
 
-    Without the constructor: its checks take time, and ``tiles.ready`` has made them.
+    This does not call the constructor: its checks take time, and ``tiles.ready`` has made them.
     """
     descriptor = object.__new__(kind)
     vars(descriptor).update(fields, base=x)

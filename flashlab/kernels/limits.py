@@ -58,7 +58,7 @@ FORWARD = (
         lambda p: None not in (p.texts, p.score),
     ),
     (
-        "the Hopper forward kernel has windows with a right end, or with none",
+        "the Hopper forward kernel has no windows with a left end and without a right one",
         lambda p: p.mask != "rule" and endless(p.mask),
     ),
 )

@@ -24,7 +24,7 @@ def check_state(O: Tensor, lse: Tensor) -> None:
 
 
 def check_results(**tensors: Tensor) -> None:
-    """Raise TypeError unless these are dense tensors of floating-point numbers, in which kernels compute."""
+    """Raise TypeError unless these are dense tensors of floating-point numbers."""
     check_dense(**tensors)
     for name, x in tensors.items():
         if not x.is_floating_point():

@@ -54,8 +54,8 @@ def flash_attention_packed(
         causal, mask, score, dropout, seed, sinks, scale, return_lse, kernel: as for ``flash_attention``. Tensors of
             masks and score functions have a batch per text, and their last dimensions are as long as the longest text.
         batch_invariant: O and lse of a text have the same bits whatever other texts are in the call. Each text then
-            begins with a tile, after up to 127 zeros; masks are windows, scores soft caps, and there is no dropout.
-            With offsets_k the kernel is the portable one.
+            begins where a tile begins, after up to 127 zeros; masks are windows, scores soft caps, and there is no
+            dropout. With offsets_k the default kernel is the portable one.
 
     Returns:
         O [Tq, H, dv], and with return_lse also lse [H, Tq].

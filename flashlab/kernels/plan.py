@@ -16,7 +16,7 @@ from flashlab.kernels.scores import Softcap
 
 MOST = 256  # plans; one more empties the cache
 PLAIN = Tensor, torch.nn.Parameter  # subclasses may compute operators themselves
-_cached: dict[tuple, "Plan"] = {}  # of calls with windows; a ``Rule`` has its own until one of its tensors changes
+_cached: dict[tuple, "Plan"] = {}  # of calls with windows; a ``Rule`` keeps its own, until one of its tensors changes
 _times_forgotten = 0
 
 
@@ -55,7 +55,8 @@ class Plan:
 def kind_of(q, k, v, causal, mask, score, sinks, scale, kernel, batch_invariant=False) -> tuple | None:
     """Return the kind of a call, as a key for ``find``; None if its plan cannot be cached.
 
-    Of score functions, soft caps have a kind, by value. Sinks have one if they are a parameter: the same one each time.
+    Among score functions, only soft caps can be part of a kind, by their value. Sinks can be part of it if they are a
+    ``Parameter``: then the kind holds for this one parameter.
     """
     plain = type(q) in PLAIN and type(k) in PLAIN and type(v) in PLAIN and type(causal) is bool  # 1 is equal to True
     plain = plain and type(scale) in (NoneType, float) and type(mask) in (NoneType, masks.Window, masks.Rule)
@@ -65,16 +66,16 @@ def kind_of(q, k, v, causal, mask, score, sinks, scale, kernel, batch_invariant=
     window = None if type(mask) is masks.Rule else mask
     try:
         layouts = _layout(q) + _layout(k) + _layout(v)
-        one = k.data_ptr() == v.data_ptr()  # decoding reads it once
+        one = k.data_ptr() == v.data_ptr()  # one tensor for both: decoding reads it once
         of_sinks = None if sinks is None else (id(sinks), _layout(sinks))
-    except (RuntimeError, NotImplementedError):  # no strides, or no memory: the checks say so
+    except (RuntimeError, NotImplementedError):  # no strides, or no memory: the checks raise the error
         return None
     precision = torch.get_float32_matmul_precision()
     return causal, window, score, of_sinks, scale, kernel, batch_invariant, precision, one, layouts
 
 
 def kind_of_step(q, cache, mask, scale, fixed_split) -> tuple | None:
-    """Return the same for a step of ``decode`` with a ``Cache`` that has its lengths."""
+    """Return the kind of a step of ``decode``, as ``kind_of`` does for a call. cache: a ``Cache`` with its lengths."""
     tensors = q, *cache
     plain = all(x is None or type(x) in PLAIN for x in tensors) and type(mask) in (NoneType, masks.Window)
     if not plain or type(scale) not in (NoneType, float) or type(fixed_split) not in (NoneType, int):

@@ -62,9 +62,9 @@ class Problem(NamedTuple):
     def natural(self):
         """Return whether kernels keep scores in natural units, and not in those of log2.
 
-        In natural units every finite score counts, and each costs one instruction more. In units of log2, no product of
-        a score and its factor may overflow: none does if scale_log2 is at most 1 or a soft cap comes last. float32 is
-        natural because its gradients need more digits of lse than a product with log2(e) keeps.
+        Units of log2 save one instruction per score. But then no product of a score and its factor may overflow: none
+        does if scale_log2 is at most 1 or a soft cap comes last. Natural units serve every finite score. Inputs in
+        float32 need them, because their gradients need more digits of lse than a product with log2(e) keeps.
         """
         if self.scales is not None:
             return False
@@ -164,9 +164,9 @@ class Tile(NamedTuple):
     unit: float  # as in ``Problem``
     transposed: bool = False  # in memory, the keys of V are side by side, as tensor cores need them in float8
     offset: int = 0  # the largest weight of a row so far is 2^offset
-    flush: int | None = None  # products of float8 that a tensor core adds up before float32 registers do; None: all
+    flush: int | None = None  # after so many products of float8 a sum leaves the tensor core; None: after all
     apart: bool = False  # the gradient of a hidden score is 0, whatever its query and its key hold
-    repair: bool = False  # compute only tiles of results that have NaN or infinities, with ``questions.finite``
+    repair: bool = False  # compute again only the tiles of results with NaN or infinities, by ``questions.finite``
 
 
 def check(q, k, v, dtypes=DTYPES, names=("q", "k", "v")):

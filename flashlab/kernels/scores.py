@@ -50,7 +50,7 @@ class Chain(NamedTuple):
 
     @property
     def bounded(self):
-        """Return whether the last step is a soft cap of usual size: then float32 holds all digits of scores."""
+        """Return whether the last step is a soft cap of usual size: then scores are small enough for lse in float32."""
         last = self.steps[-1]
         return isinstance(last, Softcap) and last.cap <= 1e4
 
@@ -106,7 +106,7 @@ def alibi(slopes: torch.Tensor) -> Score:
     """Return the score function s -> s - slope * |i + Nk - Nq - j|: a penalty per key of distance.
 
     slopes: [H] or [B, H], floating point, at most 1e36 in size; they may be learned. A call on the CPU raises
-    ValueError for others. A call on a GPU does not read them before it starts: there they make rows NaN.
+    ValueError for other slopes. A call on a GPU does not read slopes before it starts: there, these make rows NaN.
     """
     return Alibi(_numbers(slopes, "slopes", (1, 2)))
 
@@ -115,8 +115,8 @@ def alibi(slopes: torch.Tensor) -> Score:
 def bias(added: torch.Tensor) -> Score:
     """Return the score function s -> s + added: floating point, broadcastable to [B, H, Nq, Nk]; it may be learned.
 
-    An element of -inf hides a key. A mask of ``masks`` does so without reading anything from memory. A call on the CPU
-    raises ValueError for NaN and inf. A call on a GPU does not read them before it starts: there they make rows NaN.
+    An element of -inf hides a key. A mask of ``masks`` does so, too, and lets kernels skip hidden tiles. A call on the
+    CPU raises ValueError for NaN and +inf. A call on a GPU does not read a bias first: there, they make rows NaN.
     """
     return Bias(_numbers(added, "a bias", (0, 1, 2, 3, 4)))
 
@@ -355,7 +355,7 @@ def slope_of_cap(s, b, h, i, j, Nq, Nk, cap):
 
 @triton.jit
 def of_tanh(x):
-    """Return p = e^-2|x| and 1 / sqrt(1 + p), by two instructions: tanh |x| is (1 - p) / (1 + p)."""
+    """Return p = e^-2|x| and 1 / sqrt(1 + p), two special instructions: tanh |x| is (1 - p) / (1 + p)."""
     power = tl.exp2(tl.abs(x) * (-2 * LOG2_E))
     return power, tl.rsqrt(1 + power)
 

@@ -26,7 +26,7 @@ class Row(NamedTuple):
     warps: int
     stages: int
     causal: bool | None = None  # or any mask that cuts tiles
-    extras: list[str] | None = None  # at most these of ``EXTRAS``, which take more registers; None: any
+    extras: list[str] | None = None  # a problem has at most these of ``EXTRAS``, which take registers; None: any
     N_from: int = 0  # fewest keys
     whole_tiles: bool = False  # Bc divides the keys: a tile that reaches past their end takes more registers
     products: str | None = None  # "tensor" by tensor cores, "plain" without
@@ -35,7 +35,7 @@ class Row(NamedTuple):
     pace: float = 1.0  # time per row and key where all multiprocessors are busy, relative to other rows
     width_v: int | None = None  # most columns of V
     sectors: bool | None = None  # whether the rows of heads are whole sectors of memory, 32 bytes
-    least: float = 0  # of ``WORK``: the least with which this is faster than the portable kernels
+    least: float = 0  # the least work (``configurations.WORK``) with which this is faster than the portable kernels
 
     @property
     def launch(self):

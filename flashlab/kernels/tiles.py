@@ -80,8 +80,8 @@ def count(N, B):
 def suits(x):
     """Return whether the layout of x suits the kernels.
 
-    A descriptor requires 16-byte steps between rows, heads and batches, a start at a multiple of 16 bytes, and the
-    elements of a row side by side. Tensors of other ranks (lse [B, H, Nq]) must be contiguous.
+    A descriptor requires strides of rows, heads and batches that are multiples of 16 bytes, a start at such a multiple,
+    and the elements of a row side by side. Tensors of other ranks (lse [B, H, Nq]) must be contiguous.
     """
     if x.ndim == 4:
         regular = _is_regular(x.shape, x.stride(), x.element_size())
@@ -100,14 +100,14 @@ def _is_regular(shape, strides, itemsize):
 def ready(x):
     """Return x unchanged if its layout suits the kernels, otherwise a contiguous copy.
 
-    ``pad_rows`` comes first where the width of a row may be no multiple of 16 bytes.
+    If the width of a row may not be a multiple of 16 bytes, call ``pad_rows`` first.
     """
     simple = x.is_contiguous() and x.data_ptr() % 16 == 0  # faster to check
     return x if simple or suits(x) else x.clone(memory_format=torch.contiguous_format)
 
 
 def pad_rows(x):
-    """Append zero columns until a row is a multiple of 16 bytes. Zeros change no score, and O is cut."""
+    """Append zero columns until a row is a multiple of 16 bytes. Zeros change no score; callers cut O to its width."""
     missing = -x.shape[-1] % (16 // x.element_size())
     return F.pad(x, (0, missing)) if missing else x
 
@@ -115,8 +115,8 @@ def pad_rows(x):
 def arguments(tensors, rows, transposed=(), in_pieces=False):
     """Build the launch arguments for tensors: first the tensors or their descriptors, then their strides.
 
-    rows: the height of each tensor's tiles. transposed: numbers of the tensors with rows, not columns, side by side.
-    in_pieces: the tiles are those of ``pieces``.
+    rows: the height of each tensor's tiles. transposed: the indices of the tensors in which the elements of a column,
+    not those of a row, are side by side. in_pieces: the tiles are those of ``pieces``.
     Where the hardware has the copy engine, descriptors take the place of the tensors, and strides are not used.
     """
     stored = [x.mT if n in transposed else x for n, x in enumerate(tensors)]

@@ -286,7 +286,7 @@ def test_what_the_kind_of_a_problem_does_not_tell_keeps_it_portable(monkeypatch)
         (LARGE._replace(score=cap), None),
         (few._replace(score=cap), None),
         (chunk, None),
-        (LARGE._replace(mask=masks.window(64, float("inf"))), "with a right end"),
+        (LARGE._replace(mask=masks.window(64, float("inf"))), "without a right one"),
         (chunk._replace(score=cap), "keys that no query sees"),
         (LARGE._replace(score=scores.chain(scores.custom(anything))), "functions of your own"),
         (LARGE._replace(score=scores.chain((cap.steps[0], scores.bias(ids.float())))), "soft caps and ALiBi"),

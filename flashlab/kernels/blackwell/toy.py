@@ -17,7 +17,7 @@ from triton.experimental.gluon.language.nvidia.blackwell import (
     tma,
 )
 
-ROUND = gl.constexpr(1.5 * 2**23)  # float32 numbers this large are whole; their lowest bits are that of what was added
+ROUND = gl.constexpr(1.5 * 2**23)  # float32 numbers of this size are whole; their lowest bits are those of the addend
 
 
 @gluon.jit

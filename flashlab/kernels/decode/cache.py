@@ -1,7 +1,8 @@
 """The keys and values of the past for the kernels of decoding: pages, a table of pages, lengths, scales.
 
-In 8 bits, they are rounded to float8 (e4m3) or int8, with a scale for each token and head. A scale cures a wrong range,
-and e4m3 keeps 3 bits of mantissa in any range: its error is about four times that of int8, whose 255 steps are even.
+In 8 bits, they are rounded to float8 (e4m3) or int8, with a scale for each token and head. Scaled numbers fit the range
+of both types, but e4m3 has only 3 bits of mantissa: its error is about four times that of int8, whose 255 steps are
+even.
 ``decode`` widens both to float16, which holds every code exactly.
 """
 
@@ -62,7 +63,7 @@ class Cache(NamedTuple):
 
 
 def check_widths(d: int, dv: int, latent: bool) -> None:
-    """Raise ValueError unless there are kernels for keys of d columns and values of dv, which latent keys hold."""
+    """Raise ValueError unless there are kernels for keys of d columns and values of dv; latent: in the keys."""
     more = 0, 16, 32, 64
     plain = max(d, dv) <= WIDEST
     if min(d, dv) < 1 or not plain and not (latent and dv <= 512 and d - dv in more):

@@ -55,7 +55,7 @@ def attention_combine(
 def update(m_i, l_i, O_i, S_ij, V_j, rest):
     """Add the lse [1, Bs] and the outputs [Bs, dv] of some splits. Splits that saw no key have -inf.
 
-    rest: what float32 cannot hold of lse, so small that the maximum can do without it.
+    rest: the part of lse beyond float32, too small to matter for the maximum.
     """
     m_new = tl.maximum(m_i, tl.max(S_ij, 1))  # [1]
     m_safe = tl.where(m_new == -float("inf"), 0, m_new)  # [1]      no split so far saw a key

@@ -46,7 +46,7 @@ def decode(
     return_lse: bool = False,
     fixed_split: int | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Compute attention of n new tokens per text to the keys and values of a cache, theirs included.
+    """Compute attention of n new tokens per text to the keys and values of a cache, including their own.
 
     It is fast for few tokens: the rows of one tile are their queries in all heads that share a key. It takes any number
     of tokens, so that a prompt, too, can read its keys from pages.
@@ -57,10 +57,10 @@ def decode(
             own. H is a multiple of Hk. K and V have q's dtype; with ``scales``, float8_e4m3fn or int8. d and dv are 1
             to 256; up to 576 and 512 where V is the first columns of K.
         lengths: keys of each text [B], int32, new ones included, from 0 to the keys that the cache or its table holds:
-            on the CPU, others raise ValueError. None: those of the cache, or all N.
+            on the CPU, other lengths raise ValueError. None: the lengths of the cache, or if it has none, all N.
         mask: what the tokens see, from ``kernels.masks``; causal if None: a token sees the past, itself, and the new
             tokens before it. Keys outside of a window are not read, nor those between the first ones and a window in
-            ``causal() & (sinks(4) | window(W - 1))``: their pages may be gone. All other masks only hide.
+            ``causal() & (sinks(4) | window(W - 1))``: their pages may be gone. Other masks do not save reads.
         score: a function of the scaled scores, from ``kernels.scores``, or a tuple of them. Tensors of masks and
             scores have places for the n new tokens and for all N keys of the cache.
         sinks: [H], one extra score per head in the denominator of each row, as for ``flash_attention``.
@@ -306,7 +306,7 @@ def check_cache(q: Tensor, cache: Cache, texts: int | None = None) -> None:
 def check_values(cache: Cache, mask=None) -> None:
     """Raise ValueError if lengths or a table on the CPU have wrong values; on a GPU, the host does not read them.
 
-    mask: what tokens see; under others than a full or causal one, pages outside of it may be gone.
+    mask: what tokens see; if it is neither full nor causal, pages outside of it may be gone, and are not checked.
     """
     lengths, table = cache.lengths, cache.table
     if lengths is not None and not ((lengths >= 0) & (lengths <= cache.most)).all():

@@ -167,7 +167,7 @@ class PagedCache:
         latent: store no values: they are the first dv columns of the keys.
         device: of the pages; the device of the kernels if None.
 
-    The bookkeeping is that of ``Pool``, ``pool``: ``add``, ``fork`` and ``drop`` are its methods.
+    The attribute ``pool``, a ``Pool``, does the bookkeeping: ``add``, ``fork`` and ``drop`` are its methods.
 
     Raises:
         TypeError, ValueError: an argument is not as described.
@@ -218,7 +218,7 @@ class PagedCache:
         self.pool.check(texts)
         self._check(len(texts), K, V)
         n = K.shape[2]
-        room = self.pool.room(texts, n)  # taken at the end: what fails before changes no text
+        room = self.pool.room(texts, n)  # taken at the end: an error before that changes no text
         for old, new in room.copies:
             for saved, dim in self._saved():
                 saved.select(dim, new).copy_(saved.select(dim, old))

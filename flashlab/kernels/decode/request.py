@@ -41,7 +41,7 @@ def request_of(problem: Problem) -> Request:
 def reach(mask: masks.Window | masks.Rule) -> Reach:
     """Return the keys that a mask may show: the hull of its windows, and the most first keys that a term shows.
 
-    All other keys are read, so the host lists nothing before a step.
+    All keys in this reach are read, even hidden ones, so the host lists no tiles before a step.
     """
     if isinstance(mask, masks.Window):
         return Reach(*mask)

@@ -22,8 +22,8 @@ from flashlab.kernels.problem import LOG2_E
 COMPILED = tl.constexpr(not INTERPRETED)
 HALVES = tl.constexpr((tl.float16, tl.float16))
 # Four codes of 8 bits in a register become float16 numbers in two registers; an int8 c becomes 1024 + 128 + c, as in
-# ``widened``. The compiler takes each code on its own: 1,012 instructions per tile of 128 keys instead of 738 for e4m3,
-# and 1,203 instead of 867 for int8 (Triton 3.6, compute capability 9.0).
+# ``widened``. Without these blocks, the compiler converts each code on its own: 1,012 instructions per tile of 128 keys
+# instead of 738 for e4m3, and 1,203 instead of 867 for int8 (Triton 3.6, compute capability 9.0).
 FOUR_E4M3 = tl.constexpr("""{
     .reg .b16 low, high;
     mov.b32 {low, high}, $2;
@@ -121,7 +121,7 @@ def tile_of_program(rows, Hk, Br: tl.constexpr):
     """Return the part, the batch and the key/value head of this program, and the first of its rows."""
     tiles = tl.cdiv(rows, Br)
     x, s = tl.program_id(0), tl.program_id(1)
-    b, hk = x // tiles // Hk, (x // tiles % Hk).to(tl.int64)  # 64 bits, and so are the offsets that they make
+    b, hk = x // tiles // Hk, (x // tiles % Hk).to(tl.int64)  # hk has 64 bits, and so have its offsets
     return s, b, hk, x % tiles * Br
 
 
@@ -161,7 +161,7 @@ def keys_of_tile(at, end, skipped, n, Nk, reach, Bc: tl.constexpr):
     start = at + skipped if reach.first is None else tl.where(at < reach.first, at, at + skipped)
     keys = start + tl.arange(0, Bc)  # [Bc]
     there = at + tl.arange(0, Bc) < end  # [Bc]
-    if reach.left is not None:  # what no token sees is not read: its page may be gone
+    if reach.left is not None:  # keys that no token sees are not read: their page may be gone
         near = keys >= Nk - n - reach.left  # [Bc]
         there = there & (near if reach.first is None else near | (keys < reach.first))
     return keys, there
@@ -220,7 +220,7 @@ def visible_scores(S_ij, request, b, h, token, keys, n, Nk, most):
 
 @triton.jit
 def finite(V_scale, V_j, V_odd):
-    """Return scales [Bc], 0 in place of those that are not finite, and values, NaN in their place."""
+    """Return scales [Bc] with 0 for those that are not finite, and values with NaN in the rows of such scales."""
     fits = tl.abs(V_scale) < float("inf")  # [Bc]
     V_j = tl.where(fits[:, None], V_j, float("nan")).to(V_j.dtype)
     V_odd = tl.where(fits[:, None], V_odd, float("nan")).to(V_odd.dtype)
@@ -248,7 +248,7 @@ def store(O, lse, rest, to, O_i, lse_i, rest_i, alive, tile: tl.constexpr):
 
 @triton.jit
 def update(m_i, l_i, O_i, S_ij, V_j, V_scale, factor, tile: tl.constexpr):
-    """Take in one tile of scores S_ij [Br, Bc] and its values V_j [Bc, dv], which V_scale [Bc], or None, multiplies.
+    """Take in one tile of scores S_ij [Br, Bc] and values V_j [Bc, dv]. V_scale [Bc]: factors of the values, or None.
 
     factor, ``tile.unit``: as in ``portable.forward.update``.
     """

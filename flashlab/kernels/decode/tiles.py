@@ -11,7 +11,7 @@ from flashlab.kernels import tiles
 from flashlab.kernels.configurations import card
 
 MOST_SPLITS = 1024
-WORTH = 0.95  # of the best share of the card's time
+WORTH = 0.95  # of the best share of the card that any number of splits keeps busy: this much is enough
 
 
 class Launch(NamedTuple):

@@ -91,7 +91,7 @@ def four_in_one(args, dtype):
 
 
 def moved(args, dtype):
-    """Return what one register holds: 32 bits, or the four codes in the first of four that are alike."""
+    """Return the 32 bits of a register, or as e4m3 the four codes in it. Then x has each register four times."""
     (x,) = args
     if dtype != gl.float8e4nv:
         return x

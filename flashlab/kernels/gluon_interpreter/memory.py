@@ -128,7 +128,7 @@ class View:
 
 
 def allocate_shared_memory(dtype, shape, layout, value=None):
-    """Allocate a tile, or several: the first dimension. A line like ``ring = ...`` gives the name ring."""
+    """Allocate tiles, as many as the first dimension says. A line ``ring = ...`` gives them the name ring."""
     itemsize = dtype.primitive_bitwidth // 8
     caller = sys._getframe(1)
     variable = re.match(r"\s*(\w+) = ", linecache.getline(caller.f_code.co_filename, caller.f_lineno))
@@ -291,7 +291,7 @@ class Descriptor:
 
 
 class Tile:
-    """A tile of a described tensor, of which part may be past the tensor's ends."""
+    """A tile of a described tensor. Part of it may be past the tensor's ends."""
 
     def __init__(self, described, at):
         self.described, self.memory = described, described.memory

@@ -119,8 +119,8 @@ def name(x, words):
 
 
 BESIDE = 4  # programs at a time
-_seeds = [0]  # the last one counts
-_noted = [None]  # the last one counts: a list for races; None: they are raised
+_seeds = [0]  # the last one is in use
+_noted = [None]  # the last one is in use: a list for races, or None, with which they are raised
 
 
 @contextmanager
@@ -162,8 +162,8 @@ def interpret(kernel, grid, tensors, numbers):
 
     Raises:
         Race: two accesses to the same memory that nothing keeps apart, one of which writes; or a barrier gets more than
-            it expects. Deadlock: all wait. IndexError: an access outside a tensor. NotImplementedError: a function
-            that this interpreter lacks.
+            it expects. Deadlock: all agents wait. IndexError: an access outside a tensor. NotImplementedError: a
+            function that this interpreter lacks.
     """
     run, shadows, bound = Run(_seeds[-1], _noted[-1]), {}, Binder()
     arguments = []

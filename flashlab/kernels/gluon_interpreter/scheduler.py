@@ -49,7 +49,7 @@ class History:
 
 
 class Access(NamedTuple):
-    """An access to memory. A history with one access of a lane has all earlier ones of that lane."""
+    """An access to memory. A history that has one access of a lane has all earlier accesses of that lane, too."""
 
     number: int
     lane: tuple

@@ -1,8 +1,8 @@
 """Values in registers: a number or a tile of them, with the types of a GPU and the arithmetic of C.
 
-A compile-time value, Gluon's constexpr, is plain Python here. Everything else is a ``Value``: 32 bits wrap, quotients
-are truncated, and float32 stays float32. numpy has neither bfloat16 nor float8: registers have their numbers in
-float32, rounded, and memory has their bits.
+A compile-time value, Gluon's constexpr, is plain Python here. Everything else is a ``Value``: integers of 32 bits wrap,
+quotients are truncated, and float32 stays float32. numpy has neither bfloat16 nor float8: registers hold such numbers
+in float32, rounded, and memory holds their bits.
 """
 
 import sys

@@ -19,7 +19,7 @@ from flashlab.kernels.hopper.products import filled
 from flashlab.kernels.hopper.scores import LATER, Intervals, static_window
 from flashlab.kernels.launch import describe
 
-ROWS = gl.constexpr(64)  # of Q in a warpgroup: what one product takes
+ROWS = gl.constexpr(64)  # of Q in a warpgroup: the rows of one product
 COLUMNS = {64: 64, 128: 128, 192: 64, 256: 128}  # of a piece, by width of heads
 SHARED = 227 * 1024 - 1024  # bytes of shared memory for tiles
 SIZES = ["H", "Nq", "Nk", "Tr"]  # numbers that change from call to call: one compilation for all
@@ -41,7 +41,7 @@ class Shape(NamedTuple):
         return cls(columns, tiles.count(d, columns), tiles.count(dv, columns))
 
     def with_turns(self, Br, Bc, stages):
-        """Return the shape with two turns, if they fit beside the stages of K and V and a piece of O; 16 bits each."""
+        """Return the shape with two turns, if they fit beside the stages of K and V and a piece of O, in 16 bits."""
         rows = 2 * Br * self.pieces + stages * Bc * (self.pieces + self.pieces_v) + Br  # of a piece
         return self._replace(turns=2 if 2 * rows * self.columns <= SHARED else 1)
 
@@ -57,14 +57,14 @@ class Variant(NamedTuple):
 
 
 class Request(NamedTuple):
-    """The extras of a call beside a full or causal mask. One that is None is not in the kernel."""
+    """The extras of a call beside a full or causal mask. The compiled kernel has no code for one that is None."""
 
     mask: masks.Window  # with the ends that are not compile-time values
     intervals: Intervals | None  # of a ``Rule``: the keys that each query sees
     score: tuple | None  # as ``scores.kernel_args``
-    scale: float | None  # the factor on the scores before them
+    scale: float | None  # the factor on the scores before the score functions
     sinks: gl.tensor | None  # pointer to [H]
-    scales: tuple | None  # of numbers of 8 bits, as ``Scales.kernel_args``
+    scales: tuple | None  # of 8-bit numbers, as ``Scales.kernel_args``
 
 
 def descriptors(o, q, k, v, rows, Br, Bc, width):
@@ -83,7 +83,7 @@ def sizes(problem, Br):
 def variant(problem, rows, Bc):
     """Return the ``Variant`` for warpgroups, or partitions, of this many rows."""
     mask, Nq, Nk = static_window(problem.mask), problem.Nq, problem.Nk
-    # If not, the diagonal ends at the end of a block.
+    # Otherwise rows and keys are aligned: the diagonal of a warpgroup's rows stays inside one block.
     crossed = mask.right is not None and (Nq % rows != 0 or (Nk + problem.mask.right) % rows != 0)
     return Variant(mask, crossed, Nk % Bc != 0, problem.unit, filled(problem.d))
 
@@ -175,7 +175,8 @@ def last_heads(problem, tiles, heads):
     """Return how many of the last heads are processed together, longest tiles first (``stages.place_of``), or None.
 
     Under a causal mask the first tile of a head takes longest. If the last head began with it, most programs would wait
-    for its end. More heads than have a tile for each program would not fit the second level of cache at once.
+    for its end. All tiles of the heads that are processed together run at once, one per program; more heads would not
+    fit the second level of cache.
     """
     together = min(heads, multiprocessors(problem.device) // tiles)
     return together if problem.mask == masks.causal() and together > 1 else None

@@ -1,19 +1,19 @@
 """The backward pass for compute capability 9.0 in one pass over the tiles: 5 products of tiles, not 7.
 
-Heads of more than 128 columns take two passes: ``two_passes``.
+Heads of more than 128 columns, and of more than 64 in deterministic mode, take two passes: ``two_passes``.
 
 Programs take tiles of keys in turn (``Turns``), half a tile in each of two consumers (warpgroups), and iterate over the
 queries. dK_j and dV_j stay in registers until the end of a turn. dQ_i is computed a tile at a time and added to sums in
-global memory, in float32; idle warps narrow them (``sums``). All tiles of keys of a head add to the same sums, in an
-order that differs from run to run, and so do the last bits of dQ. ``flashlab.kernels.portable.backward`` gives the same
-bits every time.
+global memory, in float32. Idle warps narrow these sums with 64 columns, and a kernel of its own with 128 (``sums``).
+All tiles of keys of a head add to the same sums, in an order that differs from run to run, so the last bits of dQ
+differ, too. ``flashlab.kernels.portable.backward`` gives the same bits every time.
 
 Tiles are transposed, [Bc, Br], so that P^T and dS^T multiply from the left as they come out of the registers. dS^T also
 goes to shared memory, because dQ_i takes the keys of both consumers: each then makes a part of dQ_i. That product is
 issued a step late, after the next S^T, so that the tensor cores are busy with it while P is computed.
 
 Shared memory delivers 128 bytes per cycle, and products of tiles in shared memory would take all of them. With 64
-columns, registers hold what every step multiplies from the left: K, V, and K^T, since dQ_i comes transposed there.
+columns, registers hold the left operands that all steps share: K, V, and K^T, since dQ_i comes transposed there.
 
 This module has the launches and the kernel; ``backward_roles`` has its roles and the step of a consumer.
 
@@ -57,12 +57,12 @@ OTHER_REGISTERS = gl.constexpr(24)  # of the producer, and of the warps that nar
 def run(gradients, incoming, saved, problem, launches, rest=None, launched=None):
     """Fill dq, dk, dv as ``portable.backward.run`` does, except for the last bits of dq, which may differ.
 
-    All of one dtype, float16 or bfloat16; Nq and Nk at least 1. Inputs must be ``tiles.ready``, and dq, dk, dv
-    contiguous. No dropout, and of a ``Rule`` some query sees each key. launches: a ``Configuration`` for
-    "row_constants", and one for "backward", of which Br, that is ROWS_OF_QUERIES, and stages count. Above 128 columns,
-    instead of that one, those of ``two_passes``, with which the bits of dq are always the same.
+    All tensors have one dtype, float16 or bfloat16; Nq and Nk are at least 1. Inputs must be ``tiles.ready``, and dq,
+    dk, dv contiguous. There is no dropout, and under a ``Rule`` some query sees each key. launches: a ``Configuration``
+    for "row_constants", and one for "backward", of which Br (always ROWS_OF_QUERIES), stages and parts are used. In
+    place of the latter, two for the kernels of ``two_passes``, with which the bits of dq are always the same.
 
-    Returns delta, as that one.
+    Returns delta, as ``portable.backward.run`` does.
     """
     launched = {} if launched is None else launched
     dq, *of_keys = gradients
@@ -101,7 +101,7 @@ def start_one_pass(rows, q, k, v, do, dq, dk, dv, problem, launches, launched):
 
 
 class Sums:
-    """The sums of dQ, to which several calls may add, each with other keys, and what all of them need of each row.
+    """The sums of dQ, to which several calls may add, each with other keys, and the ``Constants`` that all calls need.
 
     do and o [B, H, Nq, dv]; lse [B, H, Nq] is that of all keys. columns: as ``columns_of`` gives. unit: as in
     ``Problem``.
@@ -137,7 +137,7 @@ def start_products(
 ):  # fmt: skip
     """Launch the kernel of dK, dV and the sums of dQ: ``Constants`` [..., rows], sums [..., rows, width].
 
-    lag: between heads that are added to and those that are narrowed. None: none is.
+    lag: between the heads that are added to and those that are narrowed. None: this kernel narrows no head.
     """
 
     def first():
@@ -153,7 +153,7 @@ def start_products(
         args = args._replace(d=gl.constexpr(filled(problem.d)), dv=gl.constexpr(filled(problem.dv)))
         tiles_of_keys = tiles.count(problem.Nk, KEYS)
         heads = Hk * problem.B
-        last = last_heads(problem, tiles_of_keys, heads) if lag is None else None  # a lag wants heads in their order
+        last = last_heads(problem, tiles_of_keys, heads) if lag is None else None  # a lag needs heads in order
         turns = Turns(tiles_of_keys, Hk, tiles_of_keys * heads, Nq_padded, last)
         variant = queries.Variant.of(problem, queries.stand_in(problem), KEYS, is_late(problem, width))
         early = dependent_launch.possible(problem.device)
@@ -219,8 +219,8 @@ def attention_backward(
     """Compute rows j * Bc .. (j + 1) * Bc of dK and dV for each tile j of keys, and add its share to dQ.
 
     turns: ``Turns``. lag: as in ``sums``, or None. variant: ``queries.Variant``. Causal: the first tiles of a head have
-    the keys that most queries see. Where a group has several parts, a head of K and V counts as a row of heads, as in
-    the portable kernel.
+    the keys that most queries see. Where a group has several parts, a head of K and V counts as several heads in a row,
+    as in the portable kernel.
     """
     dependent_launch.begin(early)
     shared = allocate(Q, dO, K, V, lse, delta, rest, lag, Br, width, stages)

@@ -34,7 +34,7 @@ from flashlab.kernels.hopper.stages import (
 )
 from flashlab.kernels.hopper.sums import add, barrier, columns_of_part, transposed
 
-ROWS = gl.constexpr(64)  # keys of a warpgroup: what one product takes
+ROWS = gl.constexpr(64)  # keys of a warpgroup: the rows of one product
 CONSUMERS = gl.constexpr(2)
 BUFFERS = gl.constexpr(4)  # of dS^T: one is written, one read, one may still be read by a slower warpgroup; and at the
 # end of a turn, dK_j and dV_j leave through them, which at 128 columns takes all
@@ -154,14 +154,14 @@ def step(
         dPt_ij = warpgroup_mma_wait(1, deps=(dPt_ij,))
         delta_i = along_queries(stage_of(shared.delta, t), accumulator(Br))  # [1, Br]
     else:
-        if not variant.hides:  # no branch keeps the exponentials beside the product for dP
+        if not variant.hides:  # here no branch of a mask keeps the exponentials beside the product for dP
             pin(shared.do_full, t)
         delta_i = along_queries(stage_of(shared.delta, t), accumulator(Br))  # [1, Br]
         dPt_ij = warpgroup_mma_wait(0, deps=(dPt_ij,))
     dSt_ij = (sloped * (dPt_ij - delta_i)).to(dtype)  # [Bc, Br]
     if first:
         let_leave()
-    else:  # the other warpgroup has left the step that read what is overwritten next
+    else:  # until the other warpgroup has left the step that read the buffer of the next store
         wait_full(shared.ds_full, t - 1)
     shared.dSt.index(w * BUFFERS + t % BUFFERS).store(dSt_ij)
     dSt_left = operand(dSt_ij, dtype, width)
@@ -184,8 +184,8 @@ def weights(
 ):  # fmt: skip
     """Return Pt_ij = e^(S_ij^T - lse), with lse and its rest [1, Br], and its product with the score's derivative.
 
-    dot: K_j Q_i^T. scarce: whether registers are scarce. The second is what the gradient of dot needs; a score
-    function costs no register beside it.
+    dot: K_j Q_i^T. scarce: whether registers are scarce. The gradient of dot needs only the second result, so scores
+    and derivatives take no registers after this function.
     """
     St_ij, slope = dot, 1.0  # [Bc, Br]
     if problem.score is not None:
@@ -291,7 +291,7 @@ def consume_turn(shared, dK, dV, sums, turn, turns, problem, lag, n, t, w: gl.co
 
 @gluon.jit
 def leave_out(shared, t, w: gl.constexpr):
-    """Process step t without products: no score counts."""
+    """Process step t without products: its queries see none of these keys."""
     Br: gl.constexpr = shared.Q.shape[3]
     nothing = gl.zeros([ROWS, Br], gl.float32, accumulator(Br))  # [Bc, Br]
     wait_full(shared.q_full, t)

@@ -53,10 +53,10 @@ from flashlab.kernels.portable import forward as portable
 def run(o, lse, q, k, v, problem, c, rest=None, table=table, launched=None):
     """Fill o [B, H, Nq, dv] and lse [B, H, Nq] for a ``Problem``, with the tiles of the ``Configuration`` c.
 
-    float16 or bfloat16, ``tiles.ready``, d and dv at most 256; sizes at least 1; score functions are soft caps and
-    ALiBi; no dropout, and packed texts without score functions. A ``Rule`` must show each query one interval of
-    keys, and hide no key from all queries. rest, launched: as for ``portable.forward.run``. table: as
-    ``schedule.table``.
+    Tensors are float16 or bfloat16 and ``tiles.ready``; d and dv are at most 256, and all sizes at least 1. Score
+    functions are soft caps and ALiBi. There is no dropout, and packed texts have no score functions. A ``Rule`` must
+    show each query one interval of keys, and hide no key from all queries. rest, launched: as for
+    ``portable.forward.run``. table: as ``schedule.table``.
     """
     launched = {} if launched is None else launched
     k, v, problem = without_unseen(k, v, problem)
@@ -113,8 +113,9 @@ def consume(shared, out, work, w: gl.constexpr, variant: gl.constexpr):
     Q_i, P_before, m_i, l_i, g = begin(shared, work, tile, skipped, 0, 0, w, variant)
     for t in range(work.count):
         O_i = pieces.zeros(rows, shared.V, shared.full)  # [Br, d]
-        # ``start_of`` uses ``tile.blocks``, too. Otherwise it would keep its first value: Triton 3.6 and 3.7 treat a
-        # number as dead if a loop carries it only as the end of an inner loop (Triton's pull request 9036).
+        # ``start_of`` uses ``tile.blocks``, too. Without this use, ``tile.blocks`` would keep its first value: Triton
+        # 3.6 and 3.7 treat a number as dead if a loop carries it only as the end of an inner loop (Triton's pull
+        # request 9036).
         for j in range(1, tile.blocks):
             g += 1
             P_before, m_i, l_i, O_i = step(shared, work, tile, Q_i, P_before, m_i, l_i, O_i, g, j, w, variant)
@@ -152,8 +153,8 @@ def step(
 ):  # fmt: skip
     """Compute step g of a tile: the scores of block j, the product of the previous block, and the softmax during it.
 
-    One of three consumers computes only the maximum during its own product. Its exponentials run during the products of
-    the other two, which was faster.
+    Where there are three consumers, each computes only the maximum during its own product. Its exponentials run during
+    the products of the other two, which was faster.
     """
     two: gl.constexpr = shared.O.shape[0] == 2
     S_ij = pieces.product(Q_i, pieces.tile(shared.K, shared.full, g), variant.columns)  # [Br, Bc]
@@ -175,7 +176,7 @@ def step(
 def complete(shared, O_i, g):
     """Wait for the second product of step g, and release the stage.
 
-    The wait for the next stage is here, not at its use: it keeps the assembler from moving earlier code past it.
+    The wait for the next stage is here, not at its use: the assembler moves no earlier code past this wait.
     """
     wait_full(shared.full, g + 1)
     O_i = pieces.finished(O_i)

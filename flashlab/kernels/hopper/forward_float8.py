@@ -7,13 +7,14 @@ Roles, stages and barriers are those of ``forward``. Six things differ:
   it. So the copy engine brings the keys of a block in another order: 0 1, 4 5, 8 9, ..., then 2 3, 6 7, 10 11, ...
   Then a thread holds exactly the weights that its operand needs, and none moves between threads.
 - A tensor core keeps about 14 bits of a sum. So P_ij V_j begins at 0 in each step, and is added to O_i in float32: the
-  second level. Left in the tensor core for 512 keys, 131,072 positive values have 1.1 times the error of exact sums,
-  for 1,024 keys 1.3, and for all 15 to 18 times.
-- A consumer overlaps nothing of its own. If it took S_ij, P_ij V_j and O_i at once, registers would hold two consumers;
-  one after the other, they leave room for a third, and three fill each other's gaps. At d = 128 and 16,384 tokens, an
-  H200 took 1,000 TFLOP/s so, and 820 to 927 with two, in turn or overlapped (22 November 2026).
-- At d = 256 two consumers fill the registers, and tiles of 128 keys shared memory: O leaves through a buffer of half
-  its columns. With tiles of 64 keys the second level has twice the additions: 830 to 910 TFLOP/s, not 985.
+  second level. For 131,072 positive values, sums that stay in the tensor core for 512 keys have 1.1 times the error of
+  exact sums, for 1,024 keys 1.3 times, and for all keys 15 to 18 times.
+- A consumer overlaps nothing of its own. If it held S_ij, P_ij V_j and O_i at once, the registers would suffice for two
+  consumers. One after the other, they leave room for a third, and the three fill each other's gaps. At d = 128 and
+  16,384 tokens, an H200 reached 1,000 TFLOP/s with three, and 820 to 927 with two, in turn or overlapped (22 November
+  2026).
+- At d = 256 two consumers fill the registers, and tiles of 128 keys fill shared memory, so O leaves through a buffer of
+  half its columns. With tiles of 64 keys the second level has twice the additions: 830 to 910 TFLOP/s, not 985.
 - Scores are multiplied by scales, one per row and one per block of keys.
 
 Source: FlashAttention-3, section 3.3; DeepSeek-V3, section 3.3.2, for the second level.
@@ -51,8 +52,8 @@ LAZY = gl.constexpr(0.8)  # in units of log2, as in ``softmax``: 2^8.8 is less t
 def run(o, lse, q, k, v, problem, c, table=table):
     """Fill o [B, H, Nq, dv] and lse [B, H, Nq] for a ``Problem``, with the tiles of the ``Configuration`` c.
 
-    e4m3 in, float16, bfloat16 or float32 out, ``tiles.ready``, with v in memory as [B, Hk, dv, Nk]; d and dv at most
-    256; sizes at least 1; full or causal masks.
+    q, k and v are e4m3, and o is float16, bfloat16 or float32; all are ``tiles.ready``, with v in memory as
+    [B, Hk, dv, Nk]. d and dv are at most 256, sizes at least 1, and masks full or causal.
     """
     consumers, width = c.Br // ROWS.value, hopper_width(problem.d, problem.dv, 8)
     order, starts, programs = table(problem.kind, c.Br, c.Bc, multiprocessors(problem.device))
@@ -159,7 +160,7 @@ def key_of(column, Bc: gl.constexpr):
 
 @gluon.jit
 def hide(S_ij, limit, causal: gl.constexpr):
-    """Return S_ij [Br, Bc] with -inf for the keys past ``limit``, as ``masks.hide`` does, for columns in our order."""
+    """Return S_ij [Br, Bc] with -inf for the keys past ``limit``, as ``scores.hide`` does, in ``key_of``'s order."""
     columns = gl.arange(0, S_ij.shape[1], layout=gl.SliceLayout(0, S_ij.type.layout))  # [Bc]
     return hide_keys(S_ij, key_of(columns, S_ij.shape[1]), limit, causal)
 
@@ -178,7 +179,7 @@ def consume(shared, out, work, w: gl.constexpr, variant: gl.constexpr):
         O_i = ()  # of each part of the columns, [Br, d / parts]
         for _ in gl.static_range(parts):
             O_i = O_i + (gl.zeros([rows, columns], gl.float32, accumulator(columns, rows, 8)),)
-        seen = gl.minimum(tile.blocks, 2) if variant.crossed else 1  # the blocks from here on, each row sees in full
+        seen = gl.minimum(tile.blocks, 2) if variant.crossed else 1  # from this block on, each row sees all keys
         if variant.crossed:
             for j in range(1, seen):
                 g += 1
@@ -252,7 +253,7 @@ def step(
 def products(shared, Q_i, P_before, O_i, k, g, variant: gl.constexpr):
     """Return the scores of step k, and O_i with the product of step g added.
 
-    Parts of O are two on their way at a time, and then S alone: all at once would not fit the registers.
+    At most two parts of O are computed at a time, and then S alone: the registers do not suffice for more.
     """
     parts: gl.constexpr = variant.parts
     P_before = operand_of_fours(P_before, shared.Q.shape[4] // parts)
@@ -281,7 +282,7 @@ def multiply(shared, P_before, O_i, g, p: gl.constexpr, variant: gl.constexpr):
 
 @gluon.jit
 def collect(O_i, O_p, p: gl.constexpr, others: gl.constexpr, variant: gl.constexpr):
-    """Return O_i with the product O_p added to part p, once no more than so many others are on their way."""
+    """Return O_i with the product O_p added to part p. others: how many products may still run after the wait."""
     O_p = warpgroup_mma_wait(others, deps=(O_p,))
     O_p = O_i[p] + O_p if variant.two_level else O_p
     return O_i[:p] + (O_p,) + O_i[p + 1 :]

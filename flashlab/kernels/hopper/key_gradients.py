@@ -57,7 +57,7 @@ class Shared(NamedTuple):
 
 @gluon.jit
 def allocate(Q, dO, K, V, lse, delta, rest, Br: gl.constexpr, shape: gl.constexpr, stages: gl.constexpr):
-    """Return shared memory for what the descriptors bring. shape: ``arguments.Shape``."""
+    """Return shared memory for the tiles of the descriptors, and barriers. shape: ``arguments.Shape``."""
     columns: gl.constexpr = shape.columns
     Pt_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, Br], Q.dtype)
     shared = Shared(
@@ -91,8 +91,8 @@ def key_value_gradients(
 ):  # fmt: skip
     """Compute rows j * ROWS .. (j + 1) * ROWS of dK and dV: program j + tiles * head.
 
-    turns: ``stages.Turns``, of which each is a program. Causal: the first programs of a head have the keys that most
-    queries see. Where a group has several parts, a head of K and V counts as a row of heads.
+    turns: ``stages.Turns``; each turn is a program. Causal: the first programs of a head have the keys that most
+    queries see. Where a group has several parts, a head of K and V counts as several heads in a row.
     """
     shared = allocate(Q, dO, K, V, lse, delta, rest, Br, shape, stages)
     gl.warp_specialize(

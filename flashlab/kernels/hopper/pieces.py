@@ -1,8 +1,9 @@
-"""Tiles in pieces of their columns, for heads of more than 128.
+"""Tiles in pieces of their columns, for heads of more than 128 columns.
 
-A tensor has a power of two of columns, and 192 would be padded to 256: a quarter of all products would be those of
-zeros. So a tile [rows, width] is a tuple of pieces [rows, columns]: of 64 columns for widths up to 192, of 128 above,
-and up to 128 the tile itself. S_ij is a sum over the pieces of Q_i and K_j; each piece of O_i is a product of its own.
+In Gluon the columns of a tile are a power of two, and 192 would be padded to 256: a quarter of all products would be
+products of zeros. So a tile [rows, width] is a tuple of pieces [rows, columns]. Up to 128 columns, the tile itself is
+the only piece; up to 192, pieces have 64 columns, and above that 128. S_ij is a sum over the pieces of Q_i and K_j;
+each piece of O_i is a product of its own.
 
 In a ring, the pieces of a stage are one after the other; ``full`` are its barriers, one per stage.
 """
@@ -52,7 +53,7 @@ def tile(ring, full, g):
 
 @gluon.jit
 def product(A, B, columns: gl.constexpr = None):
-    """Issue A B^T, of two tiles. columns: those of a single piece that count, as for ``products.product``."""
+    """Issue A B^T, of two tiles. columns: how many of a single piece are read, as for ``products.product``."""
     S = products.product(A[0], B[0], columns if len(A) == 1 else None)
     for p in gl.static_range(1, len(A)):
         S = warpgroup_mma(A[p], B[p].permute((1, 0)), S, is_async=True)

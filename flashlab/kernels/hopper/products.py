@@ -18,9 +18,9 @@ def accumulator(columns, rows=64, bits=16):
 
 @gluon.constexpr_function
 def filled(d):
-    """Return how many columns of a tile hold the d numbers of its rows: 64, or 64 and 16 or 32 more, or all 128.
+    """Return how many columns of a tile products read for rows of d numbers: 64, 80, 96 or all 128.
 
-    The others are zeros: products leave them out where that makes an instruction fewer.
+    Columns past d are zeros. Those past the returned number take no instructions.
     """
     return next((columns for columns in (64, 80, 96) if d <= columns), 128)
 
@@ -29,7 +29,7 @@ def filled(d):
 def product(A, B, columns: gl.constexpr = None):
     """Issue A B^T, of tiles in shared memory: B's transpose is another view of the same bytes.
 
-    columns: those that count, as ``filled``. None: all.
+    columns: how many are read, as ``filled``. None: all.
     """
     rows: gl.constexpr = A.shape[0]
     rows_B: gl.constexpr = B.shape[0]

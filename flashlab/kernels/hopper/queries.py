@@ -26,7 +26,7 @@ class Mask(NamedTuple):
     left: int | None  # of a window: how many queries before its own see a key
     right: int | None  # and how many after it
     table: torch.Tensor | None  # int32 [B or 1, 2, Nk rounded up]      the first and the last query that see each key
-    rules: tuple | None  # as in ``masks.KernelArgs``
+    rules: tuple | None  # as in ``questions.KernelArgs``
     lists: torch.Tensor | None
     batch: int  # from the table or the lists of one batch to those of the next
     head: int
@@ -36,9 +36,9 @@ class Mask(NamedTuple):
 def stand_in(problem):
     """Return the mask that a kernel gets: that of the ``Problem``, or ``ENDLESS``, which hides nothing.
 
-    It takes the place of no mask with more than 64 columns and many queries. Its branch keeps the assembler from mixing
-    conversions with exponentials: on an H200, d = 128, 2 % faster at N = 4,096 and 3 % at 16,384; at 1,024 it was 1 %
-    slower.
+    ``ENDLESS`` replaces a full mask above 128 columns, and above 64 columns with many queries. Its branch keeps the
+    assembler from mixing conversions with exponentials. On an H200, d = 128, this was 2 % faster at N = 4,096 and 3 %
+    at 16,384; at 1,024 it was 1 % slower.
     """
     wide = max(problem.d, problem.dv)
     branch = problem.mask == masks.full() and (wide > 128 or wide > 64 and problem.Nq >= 4096)
@@ -66,7 +66,7 @@ def _table(problem, keys):
 
 
 class Variant(NamedTuple):
-    """What the code of a backward kernel depends on, beside its tiles."""
+    """The values that the compiled code of a backward kernel depends on, beside its tiles."""
 
     ragged: bool  # some keys of a tile may be past Nk
     hides: bool  # the mask, or the end of the keys, may hide a score
@@ -90,7 +90,7 @@ class Work(NamedTuple):
     begin: gl.tensor  # without a list, tiles begin .. end of the queries of each head
     end: gl.tensor
     Nq_padded: gl.tensor
-    first: gl.tensor  # of the sums' heads: where those of the program begin
+    first: gl.tensor  # the place of the first query head of this turn among the heads of the sums
 
 
 class Queries(NamedTuple):
@@ -109,14 +109,14 @@ class Keys(NamedTuple):
 
     start: gl.tensor  # the first key
     since: gl.tensor  # [Bc]      the first query that sees each key
-    count: gl.tensor  # of the queries after that one that do, too; with a table, [Bc]
+    count: gl.tensor  # how many queries after that one see the key, too; with a table, [Bc]
     by_all: gl.tensor  # the first query that sees all keys
-    till: gl.tensor  # the first query after that one that does not
+    till: gl.tensor  # the first query after that one that does not see all keys
 
 
 @gluon.jit
 def work_of(turn, turns, problem, lag, keys: gl.constexpr, Br: gl.constexpr, warps: gl.constexpr = 4):
-    """Return the ``Work`` of a turn, of which each has a tile of ``keys`` keys. lag: as in ``sums``."""
+    """Return the ``Work`` of a turn. Each turn has a tile of ``keys`` keys. lag: as in ``sums``."""
     g, j = place_of(turn, turns.tiles, turns.all, turns.last)
     b, hk = g // turns.heads, g % turns.heads
     begin, end = gl.to_tensor(0), gl.to_tensor(0)  # of the queries
@@ -161,7 +161,7 @@ def places(work, problem, h):
 
 @gluon.jit
 def span(work, problem, h):
-    """Return the first place of head h, and one past its last: of its list, or in a window of its tiles."""
+    """Return the first place of head h and one past the last: in its list, or if it has none, among its tiles."""
     begin, end = work.begin, work.end
     if problem.mask.rules is not None:
         _, end = places(work, problem, h)
@@ -170,7 +170,7 @@ def span(work, problem, h):
 
 @gluon.jit
 def at(work, problem, h, place):
-    """Return the tile of queries at a place of the list of head h; in a window, that is its place."""
+    """Return the tile of queries at a place of the list of head h; if there is no list, that is the place."""
     if problem.mask.rules is None:
         return place
     else:

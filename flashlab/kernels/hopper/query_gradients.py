@@ -81,7 +81,7 @@ def query_gradients(
     Bc: gl.constexpr, shape: gl.constexpr, stages: gl.constexpr, stages_v: gl.constexpr,
     variant: gl.constexpr, registers: gl.constexpr, producer_registers: gl.constexpr,
 ):  # fmt: skip
-    """Compute a tile of CONSUMERS * ROWS rows of dQ. The first programs of a head, of Tr, have its last queries.
+    """Compute a tile of CONSUMERS * ROWS rows of dQ. A head has Tr programs; the first ones have its last queries.
 
     last: as in ``place_of``.
     """
@@ -136,7 +136,7 @@ def consume(shared, dQ, constants, Tr, H, Nq_padded, last, problem, w: gl.conste
     rows = Rows(row, lse_i, delta_i, rest_i)
     dQ_i = pieces.zeros(ROWS, shared.Q, shared.q_full)  # [Br, d]
     count = work.count
-    if problem.mask.right is not None and w == 0:  # causal: only the other consumer sees the last tile of keys
+    if problem.mask.right is not None and w == 0:  # causal: only the other consumer may see the last keys
         _, end = questions.bounds(problem.mask, work.i * CONSUMERS * ROWS, ROWS, problem.Nq, problem.Nk)
         count = gl.cdiv(gl.maximum(end - work.begin, 0), Bc)
     wait_full(shared.q_full, w)

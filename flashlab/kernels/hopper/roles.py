@@ -47,7 +47,7 @@ def allocate(
 
 @gluon.jit
 def barriers(Q, K, V, O, slots: gl.constexpr, stages: gl.constexpr):
-    """Return these rings with their barriers, in their first phase. slots: of Q, in pieces; stages: of K and V."""
+    """Return these rings with their barriers, in their first phase. slots: tiles of Q; stages: of K and V."""
     consumers: gl.constexpr = O.shape[0]
     layout: gl.constexpr = mbarrier.MBarrierLayout()
     shared = Shared(

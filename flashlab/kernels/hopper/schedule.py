@@ -34,8 +34,8 @@ bounds = FunctionType(questions.bounds.fn.__code__, {"tl": np})  # the kernels' 
 def blocks(i, Br, Bc, problem):
     """Return how many blocks of Bc keys tile i of Br queries meets in a window, as ``hopper.work.tile_of`` does.
 
-    i may be an array. Where windows end after the own key, tiles are aligned at the last query, so it is tile 0 that is
-    cut short, if one is. A tile that sees no key meets one block, hidden as a whole.
+    i may be an array. If the window has a right end, tiles are aligned at the last query, so that tile 0 may be cut
+    short. A tile that sees no key meets one block, hidden as a whole.
     """
     Nq, Nk = problem.Nq, problem.Nk
     start = np.asarray(i) * Br
@@ -99,14 +99,14 @@ def schedule(tiles, costs, programs, parts=1):
 
     Args:
         tiles: [tiles, 4], longest first. costs: of each, [tiles]. programs: how many work side by side.
-        parts: of a list.
+        parts: how many each list has.
     """
     owners = assign(costs.tolist(), programs)
     before = np.empty(len(owners))  # [tiles]      what its list costs up to each tile
     for p in range(programs):
         before[owners == p] = np.cumsum(costs[owners == p]) - costs[owners == p]
     turn = parts * before // np.bincount(owners, costs)[owners]  # [tiles]
-    _, owners = np.unique(turn * programs + owners, return_inverse=True)  # a part that is empty is none
+    _, owners = np.unique(turn * programs + owners, return_inverse=True)  # an empty part gets no program
     starts = np.searchsorted(np.sort(owners), np.arange(owners.max() + 2))
     return tiles[np.argsort(owners, kind="stable")].astype(np.int32), starts.astype(np.int32)
 
@@ -114,8 +114,8 @@ def schedule(tiles, costs, programs, parts=1):
 def table(problem, Br, Bc, programs):
     """Return the ``schedule`` of a ``Problem``, on its device, and the number of programs that it is for.
 
-    Of a ``Rule`` the table has four more columns: the leftmost block of keys that a tile meets, how many there are, and
-    from which key to which all its queries see all.
+    For a ``Rule`` the table has four more columns: the leftmost block of keys that a tile meets, how many blocks it
+    meets, and the first and the last of the keys that all its queries see.
     """
     if isinstance(problem.mask, masks.Rule):
         key = "schedule", *problem[:6], Br, Bc, programs
@@ -154,7 +154,7 @@ def intervals_of_tiles(problem, Br, Bc):
 
 
 def plain_table(problem, Br, Bc, programs):
-    """Return the same for tiles in plain order, assigned in turn: with as many programs as tiles, each has one."""
+    """Return the ``table`` of tiles in plain order, assigned in turn: with as many programs as tiles, each has one."""
     met = problem.B * problem.H * tiles.count(problem.Nq, Br) * tiles.count(problem.Nk, Bc)
     # Whatever the keys are: one table serves every step of decoding.
     unchanging = problem._replace(Nk=1, d=1, dv=1, mask=masks.full(), scale=1.0, score=None, sinks=None)

@@ -20,7 +20,7 @@ from flashlab.kernels.masks import questions
 
 
 def kernel_args(problem):
-    """Return, per step of a problem's score function, a function of these and its arguments."""
+    """Return, per step of a problem's score function, a function of this file and its arguments."""
     if capped_only(problem.score):
         return ((tanh, ()),)
     looks_back = isinstance(problem.mask, masks.Window) and problem.mask.right == 0
@@ -79,8 +79,8 @@ def lowered_before(S_ij, b, h, row, key, Nq, Nk, slopes, batch, head):
 def distances(S_ij, b, h, row, key, Nq, Nk, slopes, batch, head):
     """Return a head's slope per block of keys, the keys at the places of the queries [Br], and all keys [Bc].
 
-    The keys are in blocks from ``key`` - Bc on, in float32. The conversion of an integer takes as long as an
-    exponential, so the bits of 1 + j / Bc are put together instead.
+    Places are counted in blocks of Bc keys, from key ``key`` - Bc on, in float32. The conversion of an integer takes as
+    long as an exponential, so the bits of 1 + j / Bc are put together instead.
     """
     Bc: gl.constexpr = S_ij.shape[1]
     gl.static_assert(Bc == 64 or Bc == 128, "the number of a key has 6 or 7 bits")
@@ -174,7 +174,7 @@ def hide_outside(S_ij, intervals, tile, start, Nq):
 
 
 def derivative_args(problem):
-    """Return ``Chain.kernel_args`` of a problem, with the steps of ``FASTER``, which need no derivative."""
+    """Return ``Chain.kernel_args`` of a problem, with functions of ``FASTER``, which also return their derivatives."""
     if problem.score is None:
         return None
     args = problem.score.kernel_args(problem)

@@ -1,6 +1,6 @@
 """The softmax of one block of scores, as the fast forward kernels compute it, and the end of a tile.
 
-The six lines are those of ``rungs.one_consumer.update``, with three liberties. The maximum is raised lazily, which is
+The six lines are those of ``rungs.one_consumer.update``, with three changes. The maximum is raised lazily, which is
 one line more. The denominator stays in partial sums until a tile ends. The caller computes the last line,
 O_i = alpha * O_i + P_ij V_j: it issues the product a step later and rescales in between (``products.rescale``).
 
@@ -42,8 +42,8 @@ def new_maximum(m_i, S_ij, factor, unit: gl.constexpr, offset: gl.constexpr = 0.
     (``rescale``).
     Source: FlashAttention-4, section 3.1.4, whose kernel for Blackwell does so.
 
-    In float8, factor is one per row, [Br]; m_i is ``offset`` below the maximum, so that small weights do not
-    vanish, and 2^(offset + lazy) must not be more than the largest code.
+    In float8, factor has one number per row, [Br]. m_i is ``offset`` below the maximum, so that small weights do not
+    become 0, and 2^(offset + lazy) must not be more than the largest code.
     """
     m_new = gl.maximum(m_i, gl.max(S_ij, 1) * factor - offset)  # [Br]
     return gl.where(m_new > m_i + lazy / unit, m_new, m_i)  # [Br]      the lazy maximum

@@ -94,15 +94,15 @@ class Turns(NamedTuple):
     heads: gl.tensor  # of keys and values, in a batch
     all: gl.tensor  # turns: their numbers are below this one
     Nq_padded: gl.tensor  # rows of a query head in ``Constants``
-    last: gl.tensor  # heads that are processed together, as in ``place_of``, or None
+    last: gl.tensor  # how many of the last heads are processed together, as in ``place_of``, or None
 
 
 @gluon.jit
 def place_of(turn, tiles, count, last):
     """Return the head of a turn, of ``count`` turns, and which of the ``tiles`` of that head it is.
 
-    Heads are processed one after another, and the tiles of a head in order. But of the last heads, this many if not
-    None, all first tiles are processed, then all second ones.
+    Heads are processed one after another, and the tiles of a head in order. last: this many of the last heads, if not
+    None, are processed together: the first tiles of all of them, then their second tiles, and so on.
     """
     head, tile = turn // tiles, turn % tiles
     if last is not None:
@@ -140,6 +140,6 @@ def next_turn(shared, n, warps: gl.constexpr = 4):
 
 @gluon.jit
 def turn_of(shared, n, warps: gl.constexpr = 4):
-    """Return the n-th turn again, before it ends, without a wait: the K of the next turn may have arrived."""
+    """Return the n-th turn again, before it ends. This must not wait: the K of the next turn may have arrived."""
     turn = stage_of(shared.turns, n).load(gl.BlockedLayout([1], [32], [warps], [0]))  # [1]
     return gl.max(turn, 0)

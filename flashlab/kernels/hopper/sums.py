@@ -34,11 +34,12 @@ barrier = getattr(gl, "barrier", None) or gl.thread_barrier  # of Triton 3.7, or
 
 
 def lag_of(problem, keys, width):
-    """Return the lag, in key/value heads, between a program of this many keys and the head that it narrows, or None.
+    """Return the lag, in key/value heads, between the head of a program and the head that it narrows, or None.
 
-    The lag is so large that a program need not wait: the programs of the earlier head have ended when it starts.
-    Causal, the first programs of a head take twice the average time. With 128 columns nothing is narrowed early (None):
-    additions to L2 are the bottleneck there, and narrowing beside them costs as much as it saves.
+    keys: of a program. The lag is so large that a program need not wait: the programs of the earlier head have ended
+    when it starts. Under a causal mask, the first programs of a head take twice the average time. With 128 columns
+    nothing is narrowed early (None): additions to L2 are the bottleneck there, and narrowing beside them costs as much
+    as it saves.
     """
     if not transposed(width):
         return None
@@ -63,19 +64,19 @@ def ring_of(numbers, heads, Nq_padded, width):
 
 @gluon.constexpr_function
 def transposed(width):
-    """Return whether tiles of dQ come transposed: if K^T, then their left operand, fits into registers."""
+    """Return whether tiles of dQ come transposed: they do if K^T, then the left operand, fits into registers."""
     return width == 64
 
 
 @gluon.constexpr_function
 def columns_of(d, width):
-    """Return the columns of the sums of dQ, of which d have numbers, beside tiles of this width."""
+    """Return how many columns the sums of dQ have with tiles of this width; the first d of them hold numbers."""
     return width if transposed(width) else max(80, filled(d))
 
 
 @gluon.constexpr_function
 def columns_of_part(d, width, w):
-    """Return the columns of consumer w's product [64, ..] for dQ: each has 32 if ``transposed``, else the first 64."""
+    """Return the columns of consumer w's product [64, ..] for dQ: 32 if ``transposed``, else 64 or (w = 1) the rest."""
     return width // 2 if transposed(width) else 64 if w == 0 else columns_of(d, width) - 64
 
 
@@ -140,7 +141,7 @@ def narrow_earlier(shared, held, parts, sums, counters, dQ, turns, problem, lag,
 
 @gluon.jit
 def narrow_share(shared, held, parts, sums, dQ, head, j, m, turns, problem, lag, d):
-    """Narrow and zero the share of tile j in the sums of this head. Return m, parts asked for before, and its own."""
+    """Narrow and zero the share of tile j in the sums of this head. Return m, the parts so far, plus its own."""
     Br: gl.constexpr = shared.Q.shape[3]
     width: gl.constexpr = shared.Q.shape[4]
     of_tile: gl.constexpr = Br * width // (PART_ROWS * PART_COLUMNS)  # parts
@@ -167,7 +168,7 @@ def narrow_share(shared, held, parts, sums, dQ, head, j, m, turns, problem, lag,
 
 @gluon.jit
 def ask(held, parts, tile, i, m, of_tile: gl.constexpr, pred):
-    """Ask for a tile's part i % of_tile, the i-th of a share, after m others."""
+    """Ask for a tile's part i % of_tile, the i-th part of a share, after m parts of earlier shares."""
     full = stage_of(held.full, m + i)
     mbarrier.expect(full, parts.block_type.nbytes, pred=pred)
     at = [(tile * of_tile + i % of_tile) * PART_ROWS, 0]
@@ -176,7 +177,7 @@ def ask(held, parts, tile, i, m, of_tile: gl.constexpr, pred):
 
 @gluon.jit
 def narrow_part(x, at, dQ, start, Nq, d):
-    """Write x, the sums from ``at`` on, as the 16 rows from ``start`` on of dQ, that of their head. Zero the sums."""
+    """Write x, the sums at ``at``, as 16 rows of dQ, the gradient of one head, from row ``start`` on. Zero the sums."""
     size: gl.constexpr = PART_ROWS * PART_COLUMNS
     flat: gl.constexpr = gl.BlockedLayout([4], [32], [WARPS], [0])
     gl.store(at + gl.arange(0, size, layout=flat), gl.zeros([size], gl.float32, flat))
@@ -209,7 +210,7 @@ def narrow(
 ):  # fmt: skip
     """Write scale * sums, in the order of dQ, as one part of a tile: program (i, w, head), from the last head on.
 
-    first: of the query heads that are left. heads: how many the sums have room for.
+    first: the first query head that is still to be narrowed. heads: how many the sums have room for.
     """
     dependent_launch.begin(early)
     i, w = tl.program_id(0), tl.program_id(1)

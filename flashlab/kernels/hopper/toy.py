@@ -29,7 +29,7 @@ from flashlab.kernels.hopper.products import accumulator
 from flashlab.kernels.hopper.stages import release, stage_of, wait_empty, wait_full
 from flashlab.kernels.launch import launch
 
-WIDTH = 64  # columns of X: the rows that one product of a warpgroup has
+WIDTH = 64  # columns of X, which are the rows of the result: a product of a warpgroup has 64
 
 
 def gram(x, rows=128, stages=2):

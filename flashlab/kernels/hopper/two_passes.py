@@ -1,9 +1,9 @@
 """The backward pass for compute capability 9.0 in two passes over the tiles, one for dK and dV, one for dQ: 7 products.
 
 Each kernel owns its sums, as the portable ones do, so the same inputs give the same bits. Heads of more than 128
-columns take two passes always. One pass would have tiles of 64 keys there, since registers hold no more of dK and dV,
-and add as many bytes to the sums of dQ as it loads of Q and dO. The second level of cache delivers no more than the
-loads alone, at the rate of the products.
+columns always take two passes, and heads of 65 to 128 columns in deterministic mode. Above 128 columns, one pass would
+have tiles of 64 keys, since registers hold no more of dK and dV. It would add as many bytes to the sums of dQ as it
+loads of Q and dO. At the rate of the products, the second level of cache delivers no more than these loads alone.
 """
 
 from flashlab.kernels import tiles
@@ -66,7 +66,7 @@ def start_queries(q, k, v, do, dq, constants, problem, c, launched):
 
 
 def stages_of_values(shape, c, itemsize):
-    """Return how many stages of V fit beside those of K and a tile of Q and dO, at most as many as of K."""
+    """Return how many stages of V fit beside those of K and a tile of Q and dO, but no more than K has."""
     of_Q_and_dO = c.Br * (shape.pieces + shape.pieces_v)
     room = SHARED // (shape.columns * itemsize) - of_Q_and_dO - c.stages * c.Bc * shape.pieces  # rows of a piece
     return min(c.stages, room // (c.Bc * shape.pieces_v))

@@ -34,8 +34,8 @@ class Tile(NamedTuple):
     hk: gl.tensor
     blocks: gl.tensor  # of keys: how many
     first: gl.tensor  # the leftmost of them
-    since: gl.tensor  # by a table, from this key on all queries of the whole tile see the keys
-    till: gl.tensor  # up to this one
+    since: gl.tensor  # with a table of intervals: the first key that all queries of the whole tile see
+    till: gl.tensor  # and the last one
 
 
 @gluon.jit
@@ -49,8 +49,8 @@ def lines_of(starts):
 def tile_of(work, t, Br: gl.constexpr, Bc: gl.constexpr, variant: gl.constexpr):
     """Return the program's t-th ``Tile``.
 
-    If windows end after a query's own key, tiles are aligned at the last row: then the incomplete tile of a head is the
-    first one, which has the least work. Otherwise tiles are aligned at the first row.
+    If windows have a right end, tiles are aligned at the last row: then the incomplete tile of a head is the first one,
+    which has the least work. Otherwise tiles are aligned at the first row.
     """
     columns: gl.constexpr = 4 if work.request.intervals is None else 8
     line = work.table + (work.first + t) * columns
@@ -108,7 +108,7 @@ def limit_of(tile, start, work, variant: gl.constexpr):
 def shown(S_ij, tile, j, work, variant: gl.constexpr, first: gl.constexpr = False):
     """Return the scores of a tile's j-th block after the score function, and -inf where they are hidden.
 
-    first: j is 0. The first block is the one that ends where the keys do, or the window of the tile's last row.
+    first: j is 0. The first block is the one in which the keys end, or the window of the tile's last row.
     """
     Bc: gl.constexpr = S_ij.shape[1]
     start = start_of(tile, j, Bc)
@@ -133,6 +133,6 @@ def shown(S_ij, tile, j, work, variant: gl.constexpr, first: gl.constexpr = Fals
             S_ij = hide(S_ij, limit, True)
     if variant.mask.left is not None:
         left = tile.start + (work.Nk - work.Nq) - end_of(variant.mask.left, work.request.mask.left) - start
-        if left + S_ij.shape[0] > 1:  # the last row's first key is not the block's
+        if left + S_ij.shape[0] > 1:  # the last row does not see the block's first key
             S_ij = hide_before(S_ij, left)
     return S_ij

@@ -43,7 +43,7 @@ class Mask(NoTruth, Part):
         return any(part.keeps_apart for part in self.parts if part is not self)
 
     def hides_keys(self, problem) -> bool:
-        """Return whether no query may see some key."""
+        """Return whether there may be a key that no query sees."""
         return not (problem.Nq >= problem.Nk and self.shows_own_key)  # else every key is the own key of some query
 
     def functions(self, problem):
@@ -103,7 +103,7 @@ class Window(Mask, _Ends):
         return own - left, own + right
 
     def hides_keys(self, problem):
-        """Return whether no query may see some key."""
+        """Return whether there may be a key that no query sees."""
         return not (self.left is None and self.shows_own_key) and super().hides_keys(problem)
 
     def function(self, problem):
@@ -218,7 +218,7 @@ class Rule(Mask):
         return self.cached(problem.device, key, lambda: self._ends("keys", problem, problem.Nk))
 
     def _ends(self, name, problem, N):
-        """Return the ends of the intervals, of N places, that a method of the parts returns; None if they are none."""
+        """Return the ends of intervals among N places, by this method of the parts; None if they are no intervals."""
         unions = []
         for term in self.terms:
             intervals = []
@@ -286,7 +286,7 @@ def _merged(parts):
 
 
 def _intersection(intervals, N):
-    """Return the first and the last of N places that all intervals have; ``FARTHEST`` and -1: none."""
+    """Return the first and the last of N places that are in all intervals; ``FARTHEST`` and -1: none."""
     firsts, lasts = zip(*intervals, strict=True)
     first = functools.reduce(torch.maximum, firsts).clamp(min=0)
     last = functools.reduce(torch.minimum, lasts).clamp(max=N - 1)

@@ -139,7 +139,7 @@ class Padding(Part):
                 f"lengths must be [B] = [{problem.B}] on {problem.device}, "
                 f"got {list(lengths.shape)} on {lengths.device}"
             )
-        if lengths.device.type == "cpu":  # a GPU would have to wait for the values
+        if lengths.device.type == "cpu":  # on a GPU, the host would have to wait for the values
             outside = [length for length in lengths.tolist() if not 0 <= length <= problem.Nk]
             if outside:
                 raise ValueError(f"lengths must be from 0 to Nk = {problem.Nk}, got {outside[0]}")

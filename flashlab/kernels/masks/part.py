@@ -44,7 +44,8 @@ class Part:
     def tiles(self, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
         """Return which tiles some query sees, and which every query sees whole: bool, broadcastable to [B, H, Tr, Tc].
 
-        The first may be True, and the second False, for any tile: that costs time only. The opposite is wrong.
+        The first may be True, and the second False, for any tile: that costs only time. The opposite errors give wrong
+        results.
         """
         raise NotImplementedError
 
@@ -56,7 +57,7 @@ class Part:
         raise NotImplementedError
 
     def interval(self, problem) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Return the first and the last query that see each key, [B or 1, Nk] each, the first above the last for none.
+        """Return the first and the last query that see each key, [B or 1, Nk] each; if none does, first > last.
 
         None: some query between the two does not see the key, or the answer is unknown.
         """

@@ -23,7 +23,8 @@ class KernelArgs(NamedTuple):
 def bounds(mask, start, size: tl.constexpr, Nq, Nk):
     """Return begin and end (excluded) of the keys that some query of start .. start + size sees, in a window.
 
-    Neither is negative, even for queries before all keys: ``//`` truncates on a GPU and floors in numpy.
+    Neither is negative, even for queries before all keys: of negative numbers, ``//`` truncates on a GPU and floors in
+    numpy.
     """
     begin = 0
     end = Nk
@@ -105,7 +106,8 @@ def obeyed(rules, b, h, i, j, Nq, Nk):
 # multiplies a hidden key by 0, and 0 * NaN is NaN. ``forget`` is enough where the queries of a tile belong to one text:
 # then only keys that no query sees may hold anything. Where they may belong to several (``Part.keeps_apart``), a key
 # that one query sees is hidden from another. There, kernels run as usual, NaN spreads over a tile of results, and a
-# second launch computes such tiles again, each pair on its own: ``finite``. For every tile, registers do not suffice.
+# second launch computes such tiles again, each pair on its own: ``finite``. Registers do not suffice for this in all
+# tiles.
 
 
 @triton.jit

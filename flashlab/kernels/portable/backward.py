@@ -32,8 +32,9 @@ def run(gradients, incoming, saved, problem, launches, sums=(), rest=None, launc
 
     The gradients are contiguous and new. launches: the ``Configuration`` of each launch, by name: "row_constants",
     one or two of ``OF_KEYS_AND_VALUES``, and "query_gradients". dlse may be None. sums: per step of the score
-    function, the sum of its tensor's gradient, or None. rest: the part of lse beyond float32, or None. launched: as
-    for ``launch.repeat``. Returns delta [B, H, Nq_padded], for the gradient of the sinks; None without sinks.
+    function, the tensor to which the gradient of its slopes or biases is added, or None. rest: the part of lse beyond
+    float32, or None. launched: as for ``launch.repeat``. Returns delta [B, H, Nq_padded], for the gradient of the
+    sinks; None without sinks.
     """
     launched = {} if launched is None else launched
     dq, *of_keys = gradients
@@ -45,7 +46,7 @@ def run(gradients, incoming, saved, problem, launches, sums=(), rest=None, launc
     for name, outputs in OF_KEYS_AND_VALUES.items():
         if name in launches:
             start_keys(q, k, v, do, *shares, constants, problem, launches[name], outputs, launched)
-    learning = any(total is not None for total in sums)  # into sums over many tiles, which cannot be repaired
+    learning = any(total is not None for total in sums)  # sums over many tiles cannot be repaired
     apart = problem.mask.keeps_apart and learning
     start_queries(q, k, v, do, dq, constants, problem, launches["query_gradients"], sums, launched, apart=apart)
     start_sums(of_keys, shares, parts, launched)
@@ -55,7 +56,7 @@ def run(gradients, incoming, saved, problem, launches, sums=(), rest=None, launc
 
 
 def repair(gradients, q, k, v, do, constants, problem, launches, launched):
-    """Compute again those tiles of gradients (dq, dk, dv) that have NaN or infinities, which may be of other texts."""
+    """Compute again those tiles of gradients (dq, dk, dv) that have NaN or infinities, perhaps from other texts."""
     dq, *of_keys = gradients
     for name, outputs in OF_KEYS_AND_VALUES.items():
         if name in launches:
@@ -145,7 +146,7 @@ def key_value_gradients(
         row = (b * H + h).to(tl.int64) * padded(Nq)
         # Queries past Nq are zeros, and add nothing.
         ends = questions.ranges(problem.mask, b, h, j * Bc, Bc, Br, Nk, Nq, False)
-        for part in tl.static_range(2, -1, -1):  # causal: the whole tiles first, which keeps fewer registers
+        for part in tl.static_range(2, -1, -1):  # causal: the whole tiles first, which takes fewer registers
             # Few tiles are cut by the mask: no pipeline for them.
             for at in tl.range(
                 ends[part], ends[part + 1], questions.step(problem.mask, Br), num_stages=None if part == 1 else 1
@@ -267,7 +268,7 @@ def add_columns(
             K_j, V_j = pieces.forget(K_j, seen), pieces.forget(V_j, seen)
     dot = pieces.product(Q_i, K_j, tile)  # [Br, Bc]
     if masked and tile.apart:
-        dot = tl.where(seen, dot, 0)  # for its derivative
+        dot = tl.where(seen, dot, 0)  # so that the derivative of a hidden score is finite
     S_ij = dot
     if problem.score is not None:
         S_ij = scores.apply(problem, dot * problem.scale, b, h, i, j)  # [Br, Bc]

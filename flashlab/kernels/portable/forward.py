@@ -1,10 +1,10 @@
 """The forward pass as a Triton kernel: the tile loop with queries in the outer loop.
 
-One program computes one tile of O. It differs from ``reference.tiling.fa2_forward`` only in loads, stores, masks, the
-narrowing of P_ij and the base of exponentials: the hardware has 2^x, not e^x.
+One program computes one tile of O. To ``reference.tiling.fa2_forward`` it adds loads, stores, masks, the options of
+``flash_attention`` and the narrowing of P_ij. It computes 2^x instead of e^x, which the hardware does not have.
 
-The scale turns scores into units of log2 at once if no product can overflow. Otherwise they stay natural, and the
-change of base comes after the maximum is subtracted: every finite score counts (``Problem.natural``).
+If no product can overflow, the scale turns scores into units of log2 at once. Otherwise they stay in natural units, and
+the base changes after the maximum is subtracted, so that no finite score overflows (``Problem.natural``).
 
 Source: FlashAttention-2, Algorithm 1.
 """

@@ -2,7 +2,7 @@
 
 The scales of a query and a key multiply their score, and that of the values multiplies O. The weights are rounded to 8
 bits, too. The largest of a row so far is 2^offset, so that small ones do not become 0. Sums of products leave the
-tensor core after ``flush`` of them. There are no score functions, sinks and dropout.
+tensor core after ``flush`` of them. There are no score functions, sinks or dropout.
 
 Source: FlashAttention-3, section 3.3.
 """

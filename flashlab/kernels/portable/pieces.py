@@ -1,8 +1,8 @@
 """Tiles of the backward pass, in pieces of their columns.
 
-Tiles have a power of two of columns, and 192 would be padded to 256: a quarter of all products would be those of zeros.
-So a tile [rows, width] is a tuple of pieces [rows, columns], for 129 to 192 columns three of 64, otherwise one. A score
-is a sum over the pieces of two tiles; each piece of a gradient is a product of its own.
+In Triton the columns of a tile are a power of two, and 192 would be padded to 256: a quarter of all products would be
+products of zeros. So a tile [rows, width] is a tuple of pieces [rows, columns]: three of 64 for 129 to 192 columns,
+otherwise one. A score is a sum over the pieces of two tiles; each piece of a gradient is a product of its own.
 """
 
 import triton

@@ -45,7 +45,7 @@ def padded(Nq):
 
 
 def start_rows(o, do, lse, rest, dlse, constants, sums, unit, c, launched):
-    """Launch the kernel of the ``Constants``, which also zeroes sums, contiguous, if there are any.
+    """Launch the kernel of the ``Constants``, which also fills ``sums``, contiguous or None, with zeros.
 
     lse, rest [B, H, Nq]: the whole lse is their sum; rest may be None. unit: as in ``Problem``.
     """
@@ -79,9 +79,9 @@ def row_constants(
 ):  # fmt: skip
     """Compute ``Constants`` of each row: delta = rowsum(dO * O) - dlse, and lse in the units of scores.
 
-    lse moves by P_ij with S_ij, so its gradient enters dS = P * (dP - delta) beside delta. rest, dlse and sums may be
-    None.
-    The first programs have the last heads, so that those which the next kernel reads first are in L2.
+    The derivative of lse with respect to S_ij is P_ij, so dlse enters dS = P * (dP - delta) as a part of delta. rest,
+    dlse and sums may be None.
+    The first programs have the last heads. So the heads that the next kernel reads first come last, and are in L2.
     Rows that see no key and rows past the end get lse = +inf, so all their weights are e^(S - inf) = 0.
     """
     if early:

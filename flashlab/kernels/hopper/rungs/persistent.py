@@ -160,7 +160,7 @@ def make_ring(X, stages: gl.constexpr, readers: gl.constexpr):
 
 @gluon.jit
 def fetch(ring, X, place, g):
-    """Ask for the tile of step g once its stage is free: the phase before must be over, and before the first one is."""
+    """Ask for the tile of step g once its stage is free. At first all stages are, and the wait ends at once."""
     stages: gl.constexpr = ring.full.shape[0]
     full = ring.full.index(g % stages)
     mbarrier.wait(ring.empty.index(g % stages), (g // stages & 1) ^ 1)
