@@ -19,7 +19,7 @@ from triton.experimental.gluon import language as gl
 from flashlab.kernels.gluon_interpreter.scheduler import ADD, READ, WRITE, History, Shadow, me
 from flashlab.kernels.gluon_interpreter.values import OF_TORCH, Value, in_memory, narrowed, value, widened
 
-CELL = 16  # bytes, at most, that are watched together: part of a row of a tile
+CELL = 4  # bytes that are watched together, at most
 
 
 class Allocation:
@@ -153,7 +153,6 @@ def places(shape, itemsize, layout):
     return by_panel.swapaxes(1, 2).reshape(shape)
 
 
-CELL = 4  # bytes that are watched together
 OF_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # types that numpy has
 
 
