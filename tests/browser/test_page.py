@@ -292,10 +292,15 @@ BOTH_WAYS = {"ArrowRight": 30, "ArrowLeft": -30}  # pixels, and the key that doe
 FIELDS = "all => Object.fromEntries(all.map(one => [one.dataset.field, one.value]))"
 
 
+def middle(mark):
+    """Return where the middle of a mark is, (x, y) in the window."""
+    box = mark.bounding_box()
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
 def pull(page, mark, across, down):
     """Drag a mark by its middle."""
-    box = mark.bounding_box()
-    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    x, y = middle(mark)
     page.mouse.move(x, y)
     page.mouse.down()
     page.mouse.move(x + across, y + down, steps=8)

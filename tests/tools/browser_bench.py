@@ -16,7 +16,7 @@ from figures import page
 from tests.browser import website
 from tests.browser.lab import ROOT, Lab, chromium, figures
 from tests.browser.test_drawn import CELL, RUN
-from tests.browser.test_page import DRAGS
+from tests.browser.test_page import DRAGS, middle
 from tests.browser.test_site import BESIDE, FIGURES, LESSONS
 
 PRESSES = 40
@@ -121,8 +121,7 @@ def drag_times(host, drags):
             continue
         host.get_by_role("button", name="reset").click()
         host.page.wait_for_timeout(500)  # the handle travels there
-        box = host.locator(f"svg {selector}").bounding_box()
-        x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+        x, y = middle(host.locator(f"svg {selector}"))
         mouse.move(x, y)
         mouse.down()
         for move in range(PRESSES):

@@ -118,7 +118,7 @@ longest_first = Exercise(
         "blocks[least] += work[tile].",
     ),
     mistakes=(
-        Mistake("took the shortest tile first, or counted tiles instead of blocks, which gives the same lists.",
+        Mistake("took the shortest tile first, or counted tiles instead of blocks, which gives the same result.",
                 "The longest tile comes first, and goes to the program that has the fewest blocks.",
                 "-work[tile]", "work[tile]"),
         Mistake("took the tiles in their order.", "Sort them, the longest first.",
