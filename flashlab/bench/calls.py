@@ -3,8 +3,9 @@
     python -m flashlab.bench.calls --impls portable hopper cudnn flash
 
 From the call to its return, for inputs so small that the GPU is never late: one head of [64, 64], bfloat16. "recorded"
-is a forward pass whose backward pass follows, so that autograd has its part in it, and "both" is the two of them. All
-take turns, round after round, and the median over the rounds is reported.
+is a forward pass whose backward pass follows, so that autograd has its part in it, and "both" is the two of them. torch
+runs a backward pass in a thread of its own; in "one thread" both passes run in the thread of the caller. All take
+turns, round after round, and the median over the rounds is reported.
 """
 
 import contextlib
@@ -29,11 +30,20 @@ def passes(function: Attention, device: str = "cuda") -> dict[str, Callable]:
     q, k, v, dO = (torch.randn(1, 1, 64, 64, device=device, dtype=torch.bfloat16) for _ in range(4))
     inputs = [x.detach().requires_grad_() for x in (q, k, v)]
     O = function(*inputs, False)  # [1, 1, 64, 64]
+
+    def both():
+        return torch.autograd.grad(function(*inputs, False), inputs, dO)
+
+    def one_thread():
+        with torch.autograd.set_multithreading_enabled(False):
+            return both()
+
     return {
         "forward": torch.no_grad()(lambda: function(q, k, v, False)),
         "recorded": lambda: function(*inputs, False),
         "backward": lambda: torch.autograd.grad(O, inputs, dO, retain_graph=True),
-        "both": lambda: torch.autograd.grad(function(*inputs, False), inputs, dO),
+        "both": both,
+        "one thread": one_thread,
     }
 
 
