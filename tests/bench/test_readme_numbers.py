@@ -71,6 +71,12 @@ def test_the_page_states_the_speed_relative_to_the_fourth():
     assert re.search(expected, " ".join(paragraph.split()))
 
 
+def test_the_page_states_what_a_backward_pass_in_the_thread_of_its_caller_takes():
+    paragraph = next(it for it in PAGE.split("\n\n") if "set_multithreading_enabled" in it)
+    us = data.measured("h200_calls")["launch_us"]["flashlab"]
+    assert re.search(rf"{us['one thread']:.0f} µs.*?{us['both']:.0f}\b", " ".join(paragraph.split()))
+
+
 def test_the_measurement_names_the_versions_of_all_that_was_compared():
     assert {"torch", "triton", "cuda", "cudnn"} <= data.measured("models")["versions"].keys()
     assert data.measured("models")["rivals"].keys() >= {
