@@ -4,8 +4,9 @@
 
 From the call to its return, for inputs so small that the GPU is never late: one head of [64, 64], bfloat16. "recorded"
 is a forward pass whose backward pass follows, so that autograd has its part in it, and "both" is the two of them. torch
-runs a backward pass in a thread of its own; in "one thread" both passes run in the thread of the caller. All take
-turns, round after round, and the median over the rounds is reported.
+runs a backward pass in a thread of its own; in "one thread" both passes run in the thread of the caller, and in "graph"
+they were recorded once as a CUDA graph, which is replayed. All take turns, round after round, and the median over the
+rounds is reported.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ import torch
 
 from flashlab.bench import record
 from flashlab.bench.competitors import NAMES, Attention, implementation
-from flashlab.machine.timing import round_robin
+from flashlab.machine.timing import graphed, round_robin
 
 MODULE = "flashlab.bench.calls"
 USUAL = ("flashlab", "portable", "hopper", "cudnn", "flash", "fa4")
@@ -31,20 +32,30 @@ def passes(function: Attention, device: str = "cuda") -> dict[str, Callable]:
     inputs = [x.detach().requires_grad_() for x in (q, k, v)]
     O = function(*inputs, False)  # [1, 1, 64, 64]
 
-    def both():
+    def both(inputs=inputs):
         return torch.autograd.grad(function(*inputs, False), inputs, dO)
 
     def one_thread():
         with torch.autograd.set_multithreading_enabled(False):
             return both()
 
-    return {
+    runs = {
         "forward": torch.no_grad()(lambda: function(q, k, v, False)),
         "recorded": lambda: function(*inputs, False),
         "backward": lambda: torch.autograd.grad(O, inputs, dO, retain_graph=True),
         "both": both,
         "one thread": one_thread,
     }
+    return runs if device == "cpu" else runs | {"graph": _graph_of(both, q, k, v)}
+
+
+def _graph_of(both, q, k, v):
+    """Return a function that replays both passes of copies of these inputs."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):  # autograd would run the gradients of inputs from elsewhere on another stream
+        inputs = [x.clone().requires_grad_() for x in (q, k, v)]
+        replay = graphed(lambda: both(inputs), stream)
+    return lambda: (replay(), inputs)[0]  # the inputs must outlive the graph
 
 
 def overhead(functions: Mapping[str, Attention], device: str = "cuda") -> dict[str, dict[str, float]]:
