@@ -36,7 +36,7 @@ Bounds = float | tuple[float | None, float]  # the smallest number (None: above 
 def check_arguments(**bounds: Bounds) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Return a decorator that makes a function raise TypeError or ValueError for an argument of another kind or size.
 
-    bounds: by the name of an argument, the ``Bounds`` of a number, where they are not those of the table above.
+    bounds: the ``Bounds`` of numbers, by the names of the arguments, where they are not those of the table above.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:

@@ -114,9 +114,9 @@ def replay(events: Iterable[Event]) -> Iterator[Moment]:
         elif event.kind == "store":
             written = written | {(event.name, place)}
         places = {name: where for name, where in places.items() if name in account.resident}
-        resident, moved = dict(account.resident), dict(account.bytes)
+        resident, bytes_moved = dict(account.resident), dict(account.bytes)
         at = event.kind, event.name, place, event.nbytes, kernel, program, kernels
-        yield Moment(*at, resident, places, written, moved, account.moved)
+        yield Moment(*at, resident, places, written, bytes_moved, account.moved)
 
 
 def _span(index: Region) -> tuple[int, int]:
