@@ -124,7 +124,7 @@ def guarded(function, *args):
     try:
         return function(*args)
     except GroupError:
-        raise  # the others wait, or have ended
+        raise  # the others wait for this process, or have ended
     except Exception as error:
         return Failed(reason(error))
 
@@ -269,7 +269,7 @@ def _meet(group, on_gpu):
 
 
 def _clocked(run, calls, on_gpu):
-    """Return the milliseconds of one of so many calls."""
+    """Return the milliseconds per call, over so many calls."""
     if not on_gpu:
         start = time.perf_counter()
         for _ in range(calls):
@@ -293,7 +293,7 @@ def _device(kind):
 
 
 class Measurement:
-    """A team, started anew when one was lost, and the report."""
+    """A team, started anew when one was lost, and what the checks of each way found."""
 
     def __init__(self, P, device, shape, rounds, limit):
         self.P, self.device, self.shape, self.rounds, self.limit = P, device, shape, rounds, limit

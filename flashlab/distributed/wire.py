@@ -55,7 +55,7 @@ class Wire:
         backends = dist.get_backend(self.group)
         if x.is_cuda != ("nccl" in backends) and self.size > 1:
             needed = "nccl" if x.is_cuda else "gloo"
-            raise GroupError(f"tensors on {x.device.type} travel by {needed}, but the group's backend is {backends}")
+            raise GroupError(f"tensors on {x.device.type} need {needed}, but the backend of the group is {backends}")
 
     def log(self, *event) -> None:
         """Record one event."""

@@ -12,7 +12,7 @@ import numpy as np
 from flashlab.grading.exercise import Case, Exercise
 
 PROPERTY = "inputs drawn at random"
-LARGEST = 10  # largest size of a draw but ``LONG``
+LARGEST = 10  # size of the largest draws, apart from ``LONG``
 LONG = 150  # size of the last draw, for functions in numpy: more than one block, even if an attempt has large blocks
 SHARE = 16  # to find the smallest wrong case, draws / SHARE more are made of each smaller size
 

@@ -307,7 +307,7 @@ def _memory_kills():
 
 
 def _how(status, ran_out_of_memory):
-    """Return in words how a process ended that did not finish."""
+    """Return in words how a process ended without finishing its work."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         if number == signal.SIGKILL:  # which does not name its sender

@@ -19,7 +19,7 @@ MARGIN = 8  # elements around each output that a kernel must leave as they are
 
 
 def attempted(kernel):
-    """Return a learner's @triton.jit function. Raises TypeError for another one, NotImplementedError for a stub."""
+    """Return a learner's @triton.jit function. Raises TypeError for anything else, NotImplementedError for a stub."""
     if not hasattr(kernel, "fn"):
         raise TypeError("expected a Triton kernel: put @triton.jit above the def")
     if "NotImplementedError" in kernel.fn.__code__.co_names:

@@ -98,7 +98,7 @@ def _triangle(longest: int, most: int) -> int:
 
 
 class _Part(NamedTuple):
-    """Queries q0 to q1 and keys k0 to k1 (both ends excluded), in the ranks' own indices.
+    """Queries q0 to q1 - 1 and keys k0 to k1 - 1, in the ranks' own indices.
 
     Query i sees key j if lo <= j - i <= hi; None: no end.
     """
@@ -214,7 +214,7 @@ def pairs(queries: Runs, keys: Runs, *window: int | None, **options: tuple[int, 
 def schedule(
     placement: Sequence[Runs], *window: int | None, **options: tuple[int, ...] | None
 ) -> list[list[tuple[int, int]]]:
-    """Return, for each step of a ring and each rank, the owner of the keys that it has and the number of its scores.
+    """Return, for each step of a ring and each rank, the owner of the keys that it has and how many scores it computes.
 
     In step s, rank r has the keys of rank r - s. Steps at the end in which no rank has anything to do are left out.
     """

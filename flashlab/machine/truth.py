@@ -4,7 +4,7 @@ from typing import Any
 
 
 class NoTruth:
-    """Base class of objects without arithmetic and truth value, by which ``a and b`` would return b and drop a."""
+    """Base class of objects without arithmetic and truth value: with a truth value, ``a and b`` would drop a."""
 
     combine = ""  # for the messages: how to combine such objects
 

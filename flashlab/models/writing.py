@@ -42,7 +42,7 @@ class Writer:
             PoolFull: it is too long for the pages. In both cases nothing has changed.
         """
         if tokens.ndim != 1 or len(tokens) == 0 or tokens.dtype not in (torch.int32, torch.int64):
-            raise ValueError(f"expected int64 tokens [n] with n >= 1, got {tokens.dtype} {list(tokens.shape)}")
+            raise ValueError(f"expected int32 or int64 tokens [n] with n >= 1, got {tokens.dtype} {list(tokens.shape)}")
         text = self._each("add")
         try:
             self._check([text], len(tokens))
