@@ -1,15 +1,15 @@
-"""Time what a call of attention costs in Python when it repeats a shape, on a GPU.
+"""Time the Python part of a call of attention that repeats a shape, on a GPU.
 
     python -m flashlab.bench.calls --impls portable hopper cudnn flash
 
-From the call to its return, for inputs so small that the GPU is never late: one head of [64, 64], bfloat16. "recorded"
-is a forward pass whose backward pass follows, so that autograd has its part in it, and "both" is the two of them. torch
-runs a backward pass in a thread of its own; in "one thread" both passes run in the thread of the caller, and in "graph"
-they were recorded once as a CUDA graph, which is replayed. All take turns, round after round, and the median over the
-rounds is reported.
+This is the time from the call to its return, for inputs so small that Python never waits for the GPU: one head of
+[64, 64], bfloat16. "recorded" is a forward pass that autograd records for a backward pass, and "both" is both passes.
+torch runs a backward pass in a thread of its own; in "one thread" both passes run in the thread of the caller. "graph"
+replays both passes as a CUDA graph. All take turns, round after round, and the median over the rounds is reported.
 """
 
 import contextlib
+import functools
 import statistics
 import sys
 import time
@@ -50,19 +50,23 @@ def passes(function: Attention, device: str = "cuda") -> dict[str, Callable]:
 
 
 def _graph_of(both, q, k, v):
-    """Return a function that replays both passes of copies of these inputs."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):  # autograd would run the gradients of inputs from elsewhere on another stream
-        inputs = [x.clone().requires_grad_() for x in (q, k, v)]
-        replay = graphed(lambda: both(inputs), stream)
-    return lambda: (replay(), inputs)[0]  # the inputs must outlive the graph
+    """Return a function that replays both passes of copies of these inputs; its first call records them."""
+
+    @functools.cache
+    def recorded():
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):  # with inputs made elsewhere, autograd would use a second stream
+            inputs = [x.clone().requires_grad_() for x in (q, k, v)]
+            return graphed(lambda: both(inputs), stream), inputs  # they must live as long as the graph
+
+    return lambda: recorded()[0]()
 
 
 def overhead(functions: Mapping[str, Attention], device: str = "cuda") -> dict[str, dict[str, float]]:
-    """Return the microseconds of each pass of each implementation; one that fails is left out."""
+    """Return the microseconds of each pass of each implementation. A pass that fails is left out, with later ones."""
     runs = {}
     for name, function in functions.items():
-        with contextlib.suppress(Exception):  # of whatever kind a competitor raises
+        with contextlib.suppress(Exception):  # a competitor may raise any exception
             for which, run in passes(function, device).items():
                 host(run, 20, device)  # to warm up
                 runs[name, which] = run
@@ -79,10 +83,10 @@ def host(run: Callable[[], object], calls: int, device: str) -> float:
     """Return the microseconds until a call of ``run`` returns, the mean over these calls in a row."""
     if device == "cuda":
         torch.cuda.synchronize()
-    begun = time.perf_counter()
+    start = time.perf_counter()
     for _ in range(calls):
         run()
-    return (time.perf_counter() - begun) / calls * 1e6
+    return (time.perf_counter() - start) / calls * 1e6
 
 
 def table(found: Mapping[str, Mapping[str, float]]) -> str:

@@ -3,10 +3,10 @@
     python -m flashlab.bench.choice --json notebooks/data/h200_choice.json
 
 bfloat16, both passes, with and without a causal mask. ``flashlab.kernels.configurations`` chooses between the two by a
-rule. The rows of the sets "grid" and "wide" are for making it; those of "between" have other lengths and heads, and are
-for testing it; there torch's backends are timed as well, and in "widths", which has other widths of heads, and query
-heads that share keys. Each call is captured in a CUDA graph: a kernel of 10 µs has ended before Python launches the
-next.
+rule. The sets "grid" and "wide" are for making the rule; "between", with other lengths and heads, is for testing it.
+"widths" has other widths of heads, and "groups" has query heads that share keys. In "between", "widths" and "groups"
+torch's backends are timed as well. Each call is captured in a CUDA graph: a kernel of 10 µs has ended before Python
+launches the next.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ SETS = {  # widths, query heads per key/value head, lengths, query heads in all,
     "wide": ((192, 256), (1,), (128, 256, 512, 1024), (8, 32, 128), OURS),
 }
 CALL_MS = 2  # per measurement: there are hundreds of short calls
-MOST = 400_000  # heads * N: above, nothing is close
+MOST = 400_000  # heads * N; above it the choice is clear
 
 
 class Place(NamedTuple):
@@ -48,7 +48,7 @@ class Place(NamedTuple):
     causal: bool
     group: int  # query heads per key/value head
     N: int
-    heads: int  # of all batches, up to 16 of each
+    heads: int  # of all texts: 16 per text if 16 divides the number, otherwise all in one text
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -65,7 +65,7 @@ def places(names: Iterable[str] = SETS) -> Iterator[Place]:
 
 
 def prepared(function: Callable, place: Place) -> Callable:
-    """Return a function that runs one pass of ``function``, and has run it."""
+    """Return a function that runs one pass of ``function``, after two runs to warm up."""
     q, dO = (torch.randn(place.shape, device="cuda", dtype=torch.bfloat16) for _ in range(2))  # [B, H, N, d]
     k, v = (torch.randn_like(q[:, : q.shape[1] // place.group]) for _ in range(2))  # [B, Hk, N, d]
     run = prepare(function, Cell(place.direction, place.d, place.causal, place.N), q, k, v, dO)
@@ -73,10 +73,10 @@ def prepared(function: Callable, place: Place) -> Callable:
     return run
 
 
-def compile_ahead(workers: int, some: Iterable[Place]) -> None:
+def compile_ahead(workers: int, calls: Iterable[Place]) -> None:
     """Compile our kernels for some calls, side by side: Triton keeps them on disk."""
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-        list(pool.map(_compile, some))
+        list(pool.map(_compile, calls))
 
 
 def _compile(place):
@@ -97,7 +97,7 @@ def replayed(function: Callable, place: Place) -> Callable[[], None]:
 def row(place: Place) -> dict:
     """Return the microseconds of each implementation at a place, the better of two rounds.
 
-    An implementation that cannot compute it has none: the Hopper kernels compute no gradients of 192 columns.
+    An implementation that cannot compute the call has none.
     """
     runs = {}
     for name in SETS[place.set][-1]:

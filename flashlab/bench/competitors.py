@@ -122,7 +122,7 @@ def _flash_attn_func():
 
 
 def _flex() -> Attention:
-    """Call FlexAttention, compiled anew for each case: otherwise torch soon gives up and runs it uncompiled."""
+    """Return FlexAttention, compiled anew for each case: otherwise torch soon gives up and runs it uncompiled."""
     attend, masks = torch.compile(flex_attention, dynamic=False), {}
 
     def flex(q, k, v, causal):

@@ -1,9 +1,9 @@
-"""Compile a kernel for a GPU that is not here, and read what it takes: shared memory, registers, spills, its code.
+"""Compile a kernel for any GPU, and read its shared memory, registers, spills and code.
 
     python -m flashlab.bench.compiled 9.0 64,64,64,4,2 128,64,64,4,2
 
 A launch is Br,Bc,d,warps,stages of the smallest attention kernel, in float16. Prints a JSON list. ``compiled`` runs
-this command in a process of its own, since kernels are either compiled or interpreted in one process.
+this command in a process of its own, since one process either compiles or interprets kernels.
 """
 
 import argparse
@@ -38,13 +38,13 @@ def compiled(*launches: tuple[int, int, int, int, int], capability: str = "9.0")
     Raises RuntimeError with the end of the compiler's message.
     """
     command = [sys.executable, "-m", "flashlab.bench.compiled", capability]
-    done = subprocess.run(
+    process = subprocess.run(
         command + [",".join(map(str, launch)) for launch in launches],
         env=os.environ | {"TRITON_INTERPRET": "0"}, capture_output=True, text=True,
     )  # fmt: skip
-    if done.returncode:
-        raise RuntimeError(f"the compiler's process failed: {done.stderr.strip()[-500:]}")
-    return [Launch(**it) for it in json.loads(done.stdout)]
+    if process.returncode:
+        raise RuntimeError(f"the compiler's process failed: {process.stderr.strip()[-500:]}")
+    return [Launch(**it) for it in json.loads(process.stdout)]
 
 
 def _compile(capability, launch):
@@ -89,8 +89,8 @@ def main(argv: list[str]) -> int:
     if INTERPRETED:
         print("Kernels are interpreted here: set TRITON_INTERPRET=0 to compile them.", file=sys.stderr)
         return 2
-    made = [_compile(options.capability, launch) for launch in options.launches]
-    print(json.dumps([it._asdict() for it in made]))
+    compiled_launches = [_compile(options.capability, launch) for launch in options.launches]
+    print(json.dumps([it._asdict() for it in compiled_launches]))
     return 0
 
 

@@ -2,10 +2,10 @@
 
     python -m flashlab.bench.decoding --json notebooks/data/h200_decoding.json
 
-One query per head and text, bfloat16, d = 128. Every call is a CUDA graph, so that the host's time is in none of them,
-and starts with an L2 cache full of numbers just written, which it must write back; or, for ``clean_us``, just read.
-First our tiles and numbers of parts are swept. Then the fastest of them, the rule's choice and the competitors take
-turns in several rounds: reported is the median over rounds of the median over calls.
+One query per head and text, bfloat16, d = 128. Every call is a CUDA graph: the time of the host is not measured. A call
+starts with an L2 cache full of numbers just written, which it must write back; or, for ``clean_us``, just read. First
+our tiles and numbers of parts are swept. Then the fastest of them, the rule's choice and the competitors take turns in
+several rounds: reported is the median over rounds of the median over calls.
 """
 
 import contextlib
@@ -57,7 +57,7 @@ CELLS = (
     Cell(1, 8192, 32, 8), Cell(1, 131072, 32, 8), Cell(16, 16384, 64, 8), Cell(64, 8192, 32, 8),
     Cell(16, 16384, 32, 32), Cell(128, 1024, 32, 8), Cell(16, 16384, 16, 1),
 )  # fmt: skip
-TYPICAL = CELLS[2]  # of pages and 8 bits
+TYPICAL = CELLS[2]  # the cell of pages and of 8 bits
 FULL = CELLS[3]  # the machine is full without a split
 
 # Br, Bc, warps, stages, programs per SM
@@ -142,9 +142,9 @@ def swept(label: dict, q, cache, launches, report) -> tuple[Launch, int]:
     return Launch(**best["launch"]), best["S"]
 
 
-def compete(label: dict, runs: dict[str, Callable], nbytes: int, report: dict, flops: float = 0, standard=None) -> None:
+def compete(label: dict, runs: dict[str, Callable], nbytes: int, report: dict, flops: float = 0) -> None:
     """Time these calls in turns, keep a row for each, and print them. Results must be those of the first."""
-    replays, first = {}, standard
+    replays, first = {}, None
     for name, run in runs.items():
         try:
             replay = timing.graphed(run)
@@ -193,7 +193,7 @@ def flex(q, K, V):
 
 
 def copy_of(nbytes):
-    """Return a call that moves so many bytes: half are read and half written.
+    """Return a call that moves so many bytes: half of them are read, half written.
 
     It changes the sign on the way, which makes it a kernel. ``copy_`` moves 1 GB at two thirds of a kernel's rate.
     """
@@ -226,7 +226,7 @@ def pages(report: dict) -> None:
 
 
 def bits(report: dict) -> None:
-    """Compare caches of 8 bits with one of 16. Queries are float16, the dtype in which 8 bits are computed with."""
+    """Compare caches of 8 bits with one of 16. Queries are in float16, the dtype of products with 8 bits."""
     q, K, V = tensors(TYPICAL, torch.float16)
     label = {"part": "8 bits"} | TYPICAL._asdict()
     compete(label, {"float16": lambda: decode(q, (K, V))}, TYPICAL.nbytes, report)
@@ -253,7 +253,7 @@ def latent(report: dict) -> None:
 
 
 def prefix(report: dict) -> None:
-    """Compare a prefix of 8,192 tokens that 256 texts share, with 128 tokens of their own, with 256 long texts."""
+    """Compare a prefix of 8,192 tokens that 256 texts of 128 more tokens share with a copy of it in each text."""
     B, P, N, H, Hk = 256, 8192, 128, 64, 8
     q = torch.randn(B, H, 1, D, device="cuda", dtype=BF16)
     whole = [torch.empty(B, Hk, P + N, D, device="cuda", dtype=BF16).normal_() for _ in range(2)]
@@ -268,7 +268,7 @@ def prefix(report: dict) -> None:
 
 
 def compile_all() -> None:
-    """Compile what the sweeps launch, in threads, on tensors that are small but have the strides' divisibility."""
+    """Compile what the sweeps launch, in threads, on small tensors whose strides have the same divisors."""
     small = Cell(2, 1024, 16, 2)
     q, K, V = tensors(small)
     half = [X.half() for X in (q, K, V)]
@@ -280,7 +280,7 @@ def compile_all() -> None:
     jobs = [ours(q, cache, launch, 2) for q, cache, launches in caches for launch in launches]
 
     def quietly(job):
-        with contextlib.suppress(Exception):  # ``swept`` tells why
+        with contextlib.suppress(Exception):  # ``swept`` reports the reason
             job()
 
     with ThreadPoolExecutor(12) as threads:

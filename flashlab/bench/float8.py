@@ -4,9 +4,9 @@
     python -m flashlab.bench.float8 --kernel hopper --json notebooks/data/h200_float8_hopper.json
 
 Forward, 16,384 tokens in sequences of N, heads times their dimension 2,048. First the tiles of a kernel are swept. Then
-the fastest of them take turns with the table's, with sums that stay in the tensor core ("one level"), and with
-bfloat16. The codes are made before the clock starts. Making them, with queries and keys rotated and values transposed,
-is timed apart, as a CUDA graph: alone, and with the attention that follows.
+the fastest of them take turns with those of the configurations, with sums that stay in the tensor core ("one level"),
+and with bfloat16. The codes are made before the clock starts. Making them, with queries and keys rotated and values
+transposed, is timed apart, as a CUDA graph: alone, and with the attention that follows.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from flashlab.machine import timing
 
 MODULE = "flashlab.bench.float8"
 TOLERANCE = 0.1  # relative difference from bfloat16: codes of normal numbers make it 0.05
-QUANTISE = "quantise"  # the row of the time that making codes takes
+QUANTISE = "quantise"  # the name of the row with the time to make codes
 
 # Br, Bc, warps, stages
 NARROW = [Configuration(*it) for it in (
@@ -61,26 +61,26 @@ def signs(d: int, device) -> torch.Tensor:
 
 def codes(q, k, v) -> tuple[Quantised, Quantised, Quantised]:
     """Return q and k rotated, and v transposed, in 8 bits."""
-    drawn = signs(q.shape[3], q.device)
-    return quantise(q, signs=drawn), quantise(k, signs=drawn), quantise(v, per="head", transposed=True)
+    rotation = signs(q.shape[3], q.device)
+    return quantise(q, signs=rotation), quantise(k, signs=rotation), quantise(v, per="head", transposed=True)
 
 
-def attend(eight, causal: bool, kernel: str = "portable", chosen: Configuration | None = None, two_level: bool = True):
-    """Return O in bfloat16 of three ``Quantised``, with tiles other than the table's if chosen."""
+def attend(eight, causal: bool, kernel: str = "portable", tiles: Configuration | None = None, two_level: bool = True):
+    """Return O in bfloat16 of three ``Quantised``, with these tiles, or with None those of the configurations."""
     numbers, scales = zip(*eight, strict=True)
     mask, scale = masks.either(causal, None), numbers[0].shape[3] ** -0.5
     problem = Problem.of(*numbers, mask, scale, scales=Scales(*scales, two_level))
-    return attention_float8.run(*numbers, problem, torch.bfloat16, kernel, chosen)[0]
+    return attention_float8.run(*numbers, problem, torch.bfloat16, kernel, tiles)[0]
 
 
 def float8(*options) -> Attention:
     """Return a kernel as a competitor, which makes the codes in its first call. options: as for ``attend``."""
-    made = {}
+    cached = {}
 
     def run(q, k, v, causal):
-        if "codes" not in made:
-            made["codes"] = codes(q, k, v)
-        return attend(made["codes"], causal, *options)
+        if "codes" not in cached:
+            cached["codes"] = codes(q, k, v)
+        return attend(cached["codes"], causal, *options)
 
     return run
 
@@ -97,14 +97,14 @@ def quantising(q, k, v, causal):
 
 def graphed(attention: Attention) -> Attention:
     """Return a competitor that replays a CUDA graph of its first call: the host's time is not in it."""
-    kept = {}
+    cached = {}
 
     def run(*inputs):
         if not inputs[0].is_cuda:
             return attention(*inputs)
-        if not kept:
-            kept["replay"] = timing.graphed(functools.partial(attention, *inputs))
-        return kept["replay"]()
+        if not cached:
+            cached["replay"] = timing.graphed(functools.partial(attention, *inputs))
+        return cached["replay"]()
 
     return run
 
@@ -120,16 +120,16 @@ def competitors(kernel: str, fastest: Configuration | None) -> dict[str, Attenti
 
 
 def compile_all(cells: list[Cell], kernel: str) -> None:
-    """Compile what the sweep launches, in threads: on one short sequence, whose sizes have the same divisors."""
+    """Compile what the sweep launches, in threads, on a short sequence whose sizes have the same divisors."""
     jobs = []
     for cell in {(cell.d, cell.causal): cell for cell in cells}.values():
         shape = 1, cell.shape[1], 2048, cell.d
         eight = codes(*(torch.zeros(shape, device="cuda", dtype=torch.bfloat16) for _ in range(3)))
-        for chosen, two_level in itertools.product(launches(cell.d, kernel), (True, False)):
-            jobs.append((eight, cell.causal, kernel, chosen, two_level))
+        for tiles, two_level in itertools.product(launches(cell.d, kernel), (True, False)):
+            jobs.append((eight, cell.causal, kernel, tiles, two_level))
 
     def quietly(job):
-        with contextlib.suppress(Exception):  # ``sweep`` tells why
+        with contextlib.suppress(Exception):  # ``sweep`` reports the reason
             attend(*job)
 
     with ThreadPoolExecutor(12) as threads:
@@ -144,12 +144,12 @@ def sweep(
     generator = torch.Generator(device).manual_seed(0)
     make = (torch.randn(cell.shape, generator=generator, device=device, dtype=torch.bfloat16) for _ in range(3))
     eight, rows = codes(*make), []
-    for chosen in launches(cell.d, kernel):
-        place = {"d": cell.d, "causal": cell.causal, "N": cell.N, "launch": list(chosen[:4])}
+    for tiles in launches(cell.d, kernel):
+        place = {"d": cell.d, "causal": cell.causal, "N": cell.N, "launch": list(tiles[:4])}
         try:
-            ms = timer(lambda c=chosen: attend(eight, cell.causal, kernel, c))
+            ms = timer(lambda tiles=tiles: attend(eight, cell.causal, kernel, tiles))
         except Exception as failure:  # more shared memory than there is, or another refusal of the compiler's
-            report["left_out"][f"{cell}: tiles {chosen[:4]}"] = str(failure).split("\n")[0]
+            report["left_out"][f"{cell}: tiles {tiles[:4]}"] = str(failure).split("\n")[0]
             continue
         rows.append(place | {"ms": ms, "tflops": cell.flops / ms / 1e9})
     report["sweep"] += rows
@@ -174,20 +174,20 @@ def table(rows: list[dict]) -> str:
     names = [name for name in names if name != "portable float8" or any(row["impl"] == name for row in rows)]
     lines = [f"{'TFLOP/s':24}" + "".join(f"{name[:9]:>10}" for name in names) + f"{'2 levels':>10}{'quantise':>10}"]
     for place, group in itertools.groupby(rows, lambda row: (row["d"], row["causal"], row["N"])):
-        made = {row["impl"]: row for row in group}
+        by_name = {row["impl"]: row for row in group}
         d, causal, N = place
         line = f"d={d:<4} {'causal' if causal else 'full':7} N={N:<9}"
-        line += "".join(f"{made[name]['tflops']:10.0f}" if name in made else f"{'–':>10}" for name in names)
-        line += _share(made, "fastest", "fastest, one level") + _share(made, "fastest", QUANTISE)
+        line += "".join(f"{by_name[name]['tflops']:10.0f}" if name in by_name else f"{'–':>10}" for name in names)
+        line += _share(by_name, "fastest", "fastest, one level") + _share(by_name, "fastest", QUANTISE)
         lines.append(line)
     return "\n".join(lines)
 
 
-def _share(made: Mapping[str, dict], name: str, other: str) -> str:
-    """Return by how much a row takes longer than the same with one level, or what quantising takes, in per cent."""
-    if not {name, other} <= made.keys():
+def _share(rows: Mapping[str, dict], name: str, other: str) -> str:
+    """Return in per cent how much longer a row takes than another; of ``QUANTISE``, its time as a part of the row's."""
+    if not {name, other} <= rows.keys():
         return f"{'–':>10}"
-    ours, theirs = made[name]["ms"], made[other]["ms"]
+    ours, theirs = rows[name]["ms"], rows[other]["ms"]
     return f"{(theirs / ours if other == QUANTISE else ours / theirs - 1):10.1%}"
 
 

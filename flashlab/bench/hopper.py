@@ -3,7 +3,7 @@
     python -m flashlab.bench.hopper --json notebooks/data/h200_hopper.json
     python -m flashlab.bench.hopper --impls rungs hopper fa3 cudnn --passes forward --json FILE
 
-As ``flashlab.bench`` does it: 16,384 tokens in sequences of N, 2,048 columns in heads of d, bfloat16; all
+The method is that of ``flashlab.bench``: 16,384 tokens in sequences of N, 2,048 columns in heads of d, bfloat16; all
 implementations take turns in one process: the Hopper kernels ("hopper"), the portable ones, cuDNN, FlashAttention-3 and
 FlashAttention-4 (the package flash-attn-4, on its path for compute capability 9.0), and the ``rungs``, the third
 of them with its tiles in three orders.
@@ -107,7 +107,7 @@ def jobs(
 def main(argv: list[str]) -> int:
     """Run the command line. Return the exit status, as ``round_robin.main``.
 
-    A round without a rival that it was to have is worth little, so one that is not installed is an error.
+    A rival in --impls that is not installed is an error: a comparison without it is worth little.
     """
     parser = argparse.ArgumentParser("python -m flashlab.bench.hopper", description=__doc__.split("\n\n")[0])
     parser.add_argument("--json", required=True, type=record.destination, help="file for the results and their origin")

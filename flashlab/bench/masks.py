@@ -3,7 +3,7 @@
     python -m flashlab.bench.masks --json notebooks/data/h200_masks.json
 
 One text of 16,384 tokens in bfloat16, heads times their dimension 2,048, all causal. A row counts the FLOPs of visible
-pairs. Both passes are those of training: the forward pass keeps what the backward pass needs. Results are compared
+pairs. Both passes are those of training: the forward pass stores what the backward pass needs. Results are compared
 before they are timed. Most of a run is compilation, so no cell is begun after ``--seconds``.
 """
 
@@ -95,18 +95,19 @@ def options(kind: str, d: int) -> dict:
 
 
 def ours(kind: str, d: int, kernel: str | None) -> Attention:
-    """Return our kernels for a row of the table: those asked for, or with None those that a user gets."""
+    """Return our kernels for a row of the table: those of this name, or with None those that a user gets."""
     return training(functools.partial(flash_attention, kernel=kernel, **options(kind, d)))
 
 
 def on_hopper(kind: str, d: int, direction: str) -> bool:
     """Return whether a user gets the Hopper kernels in this direction."""
     x = torch.empty(Cell(kind, direction, d).shape, dtype=torch.bfloat16, device="cuda")
-    asked = {"mask": None, "score": None, "sinks": None, "dropout": 0.0, "seed": None, "causal": False}
-    asked |= options(kind, d)
-    mask = masks.either(asked["causal"], asked["mask"])
-    drop = dropping.dropout(asked["dropout"], asked["seed"], x.device)
-    problem = Problem.of(x, x, x, mask, d**-0.5, score=scores.chain(asked["score"]), sinks=asked["sinks"], dropout=drop)
+    arguments = {"mask": None, "score": None, "sinks": None, "dropout": 0.0, "seed": None, "causal": False}
+    arguments |= options(kind, d)
+    mask = masks.either(arguments["causal"], arguments["mask"])
+    drop = dropping.dropout(arguments["dropout"], arguments["seed"], x.device)
+    score, sinks = scores.chain(arguments["score"]), arguments["sinks"]
+    problem = Problem.of(x, x, x, mask, d**-0.5, score=score, sinks=sinks, dropout=drop)
     return configurations.choose(direction, problem).implementation == "hopper"
 
 
@@ -120,13 +121,13 @@ def flex(kind: str, d: int) -> Attention:
         "window": lambda b, h, i, j: (i >= j) & (i - j < WINDOW),
         "documents": lambda b, h, i, j: (i >= j) & (document[i] == document[j]),
     }.get(kind, lambda b, h, i, j: i >= j)
-    changed = {
+    score = {
         "softcap": lambda s, b, h, i, j: CAP * torch.tanh(s / CAP),
         "alibi": lambda s, b, h, i, j: s - slope[h] * (i - j),
     }.get(kind)
     block_mask = create_block_mask(visible, None, None, N, N, device="cuda")
     attend = torch.compile(flex_attention, dynamic=False)
-    return training(functools.partial(attend, score_mod=changed, block_mask=block_mask))
+    return training(functools.partial(attend, score_mod=score, block_mask=block_mask))
 
 
 def functions(kind: str, d: int) -> Mapping[str, Attention]:

@@ -1,4 +1,4 @@
-"""The attention of models that people use: their heads, and lengths and batches in which it is asked for.
+"""The attention of models that people use: their heads, and the lengths and batches of calls.
 
 The heads stand in the configuration of each model (``config.json``, or the model card). Lengths are those of training,
 of prompts and of a cache while a model writes; for pictures and sound, those of the model. A call per language model is
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 SEED = 20261129
-LONGEST, MOST = 65536, 32768  # keys of a call, and tokens of a drawn one
+LONGEST, MOST = 65536, 32768  # largest numbers: keys of a call, tokens of a random call
 
 
 class Model(NamedTuple):
@@ -60,7 +60,7 @@ class Call(NamedTuple):
         return f"{self.model.name}, {self.direction}, {self.B} x {self.Nq}{keys}"
 
 
-WEIGHTS = {  # of a family in the mean over all: how much of what people run it stands for
+WEIGHTS = {  # of a family in the mean over all: its share of what people run
     "Llama 3": 4, "Qwen 3": 4, "DeepSeek": 3, "Gemma": 2, "gpt-oss": 2, "diffusion": 2, "Mistral": 1, "Phi": 1,
     "GPT-2": 1, "BERT": 1, "vision": 1, "Whisper": 1, "NVIDIA": 1,
 }  # fmt: skip
@@ -148,7 +148,7 @@ WRITES = [model for model in BATCHES if model.causal and model.family != "NVIDIA
 
 
 def drawn(models: list[Model] = WRITES, seed: int = SEED) -> Iterator[tuple[Model, int, int]]:
-    """Yield a model, texts and tokens of each, for every model: 512 to ``LONGEST`` tokens, as often small as large."""
+    """Yield a model, texts and tokens of each, for every model: 512 to ``LONGEST`` tokens, uniform in log N."""
     rng = np.random.default_rng(seed)
     for model in models:
         N = int(2 ** rng.uniform(9, np.log2(LONGEST)))

@@ -2,11 +2,11 @@
 
     python -m flashlab.bench.models --json notebooks/data/models.json
 
-The calls stand in ``model_shapes``: bfloat16, [B, N, H, d] in memory, caches [B, Hk, N, d]. A row has two times.
+The calls are those of ``model_shapes``: bfloat16, [B, N, H, d] in memory, caches [B, Hk, N, d]. A row has two times.
 ``gpu_us`` is the time of the kernels: CUDA graphs with a cold L2 cache, replayed in turns in one process; the median
 over rounds of the median over calls. ``host_us`` is the time in Python until the call returns. A user waits for the
-longer of the two. The table compares the kernels, and the longer times. An implementation whose results differ from
-those of the first one is not timed; the reason is kept.
+longer of the two. The table has two ratios: that of the kernels, and that of the longer times. An implementation whose
+results differ from those of the first one is not timed; the reason is stored.
 """
 
 import functools
@@ -32,7 +32,7 @@ MODULE = "flashlab.bench.models"
 OURS = "flashlab"
 RIVALS = "fa3", "fa4", "cudnn", "fa2"
 LATENT_SCALE = 192**-0.5  # of DeepSeek's heads, before their keys are absorbed
-GAP_S = 0.05  # before each turn
+GAP_S = 0.05  # idle seconds before each turn
 
 
 def tensors(call: Call) -> list[torch.Tensor]:
@@ -129,7 +129,7 @@ def measure(call: Call, names: Sequence[str], rounds: int) -> tuple[list[dict], 
                     raise ValueError(why)
                 replays[name] = timing.graphed(run, stream)
             runs[name] = run
-        except Exception as failure:  # of whatever kind a rival raises: the others are still timed
+        except Exception as failure:  # a rival may raise any exception; the others are still timed
             left_out[f"{call}: {name}"] = record.reason(failure)
     rounds_us = {name: [] for name in replays}
     for name in timing.round_robin(list(replays), rounds):
@@ -179,7 +179,7 @@ def ratio(cell: dict[str, dict], us: Callable[[dict], float], rival: str | None 
 
 
 def mean(ratios: Iterable[tuple[float, float]]) -> float:
-    """Return the geometric mean of (ratio, weight)."""
+    """Return the weighted geometric mean of pairs (ratio, weight)."""
     logs = [(weight * math.log(ratio), weight) for ratio, weight in ratios]
     return math.exp(sum(log for log, _ in logs) / sum(weight for _, weight in logs))
 

@@ -3,7 +3,7 @@
     python -m flashlab.bench.recomputation --json notebooks/data/h200_recomputation.json
 
 The configuration is that of figure 2 (left) of the FlashAttention paper: forward and backward, batch 64, 16 heads,
-N = 1024, d = 64, float16, dropout 0.1, a mask, not causal. Compared are
+N = 1024, d = 64, float16, dropout 0.1, a mask, not causal. The two ways are
 
 - standard: one PyTorch operation per step, as models of that time wrote it: scale folded into the product, an additive
   mask (of zeros: nothing is hidden), softmax, dropout, product;
@@ -77,11 +77,11 @@ def check() -> None:
 
 def milliseconds(repeats: int = 40, warm_up: int = 10) -> dict[str, list[float]]:
     """Return the times of each way, which take turns."""
-    given, times = inputs(), {name: [] for name in WAYS}
+    tensors, times = inputs(), {name: [] for name in WAYS}
     for name in round_robin(list(WAYS), warm_up + repeats):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
-        both_ways(WAYS[name], *given)
+        both_ways(WAYS[name], *tensors)
         end.record()
         torch.cuda.synchronize()
         times[name].append(start.elapsed_time(end))
@@ -90,18 +90,18 @@ def milliseconds(repeats: int = 40, warm_up: int = 10) -> dict[str, list[float]]
 
 def peak_bytes(way: Callable) -> int:
     """Return the most bytes that the allocator held in one pass, beyond the inputs."""
-    given = inputs()
+    tensors = inputs()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    both_ways(way, *given)
+    both_ways(way, *tensors)
     torch.cuda.synchronize()
     return torch.cuda.max_memory_allocated() - before
 
 
 def once(name: str) -> None:
     """Run one pass between the marks that ``ncu.count`` looks for."""
-    given = inputs()
-    ncu.marked(lambda: both_ways(WAYS[name], *given))
+    tensors = inputs()
+    ncu.marked(lambda: both_ways(WAYS[name], *tensors))
 
 
 def count(name: str) -> list[dict]:
@@ -117,7 +117,7 @@ def short(kernel: str) -> str:
 
 
 def measure(report: dict) -> dict:
-    """Return the report with all that is measured added to it, by name of the way."""
+    """Return the report, with the measurements of each way under its name."""
     check()
     times = milliseconds()
     shape = {"B": B, "H": H, "N": N, "d": d, "dtype": "float16", "dropout": DROPOUT, "causal": False}

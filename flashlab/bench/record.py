@@ -30,14 +30,14 @@ PACKAGES = (
     "flash-attn-4",
     "nvidia-cutlass-dsl",
     "transformers",
-)  # all code that is ever compared
+)  # all packages whose code is compared
 INTERRUPTED = 130  # the exit status of a command that Ctrl-C ended
 
 
 def origin(module: str, argv: Sequence[str]) -> dict:
     """Return device, driver, commit, versions, date and command of a measurement by ``python -m module argv``.
 
-    Of absolute paths, which mean nothing elsewhere, the command has the last part.
+    The command has only the last part of absolute paths, which mean nothing elsewhere.
     """
     driver = _answer("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0")
     libraries = {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
@@ -61,9 +61,9 @@ def _answer(*command):
 
 def parser(module: str, doc: str) -> argparse.ArgumentParser:
     """Return the parser of ``python -m module``: described by the first paragraph of doc, with --json."""
-    made = argparse.ArgumentParser(f"python -m {module}", description=doc.split("\n\n")[0])
-    made.add_argument("--json", type=destination, help="file for the results and their origin")
-    return made
+    command_line = argparse.ArgumentParser(f"python -m {module}", description=doc.split("\n\n")[0])
+    command_line.add_argument("--json", type=destination, help="file for the results and their origin")
+    return command_line
 
 
 def need_gpu() -> None:
@@ -112,18 +112,18 @@ def run(jobs: Iterable[tuple[object, Callable[[], object]]], report: dict, path:
             all jobs took; "interrupted" is True after Ctrl-C.
         seconds: after which no job begins.
     """
-    left_out, begun = report.setdefault("left_out", {}), time.monotonic()
+    left_out, start = report.setdefault("left_out", {}), time.monotonic()
     try:
         for name, job in jobs:
-            if time.monotonic() - begun > seconds:
+            if time.monotonic() - start > seconds:
                 left_out[str(name)] = f"not begun after {seconds:.0f} s"
                 continue
             try:
                 job()
-            except Exception as failure:  # of whatever kind: the other jobs still run
+            except Exception as failure:  # any exception: the other jobs still run
                 left_out[str(name)] = reason(failure)
             torch.cuda.empty_cache()
-            report["seconds"] = round(time.monotonic() - begun)
+            report["seconds"] = round(time.monotonic() - start)
             if path is not None:
                 with contextlib.suppress(OSError):  # ``conclude`` says so
                     write(path, report)
@@ -137,15 +137,15 @@ def reason(failure: Exception) -> str:
 
 
 def conclude(report: dict, path: Path | None, *tables: str) -> int:
-    """Print the tables, and what was not timed, and keep the report. Return the exit status of the command."""
+    """Print the tables and what was not timed, and store the report. Return the exit status of the command."""
     for table in tables:
         print(table)
     for what, why in report.get("left_out", {}).items():
         print(f"not timed: {what}: {why}")
     if report.get("interrupted"):
         print(f"interrupted: {len(report['rows'])} rows were measured", file=sys.stderr)
-    kept = keep(path, report)
-    return INTERRUPTED if report.get("interrupted") else 0 if kept else 1
+    is_stored = keep(path, report)
+    return INTERRUPTED if report.get("interrupted") else 0 if is_stored else 1
 
 
 def write(path: Path, report: dict) -> None:

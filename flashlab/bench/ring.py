@@ -5,11 +5,11 @@
 Causal attention, bfloat16, H = 32, Hk = 8, d = 128, B = 1, with 8K to 128K tokens per GPU, on 1, 2, 4, … of the GPUs: a
 forward pass, and forward and backward together. Every cell runs in processes that are ended if they do not answer, the
 most important cells come first, and the file is written anew after each of them. Before a way is timed, its output and
-gradients are compared with those of one GPU. One GPU's time is that of ``flash_attention`` on as many tokens while the
-others rest, the mean over the GPUs; "apart", all GPUs do that at the same time, each for itself.
+gradients are compared with those of one GPU. The time of "one GPU" is that of ``flash_attention`` on as many tokens
+while the others rest, the mean over the GPUs. In "apart" all GPUs do the same at the same time, each for itself.
 
-"share" is the rate of a GPU as a part of one GPU's that works alone. ``--device cpu --tiny`` runs the same code in
-seconds, with gloo.
+"share" is the rate per GPU, divided by the rate of one GPU that works alone. ``--device cpu --tiny`` runs the same
+code in seconds, with gloo.
 """
 
 import contextlib
@@ -40,22 +40,22 @@ FLASHLAB = {
     "all-to-all": functools.partial(attention, way="all-to-all", placement="contiguous"),
     "gather": functools.partial(attention, way="gather", placement="zigzag"),
 }
-TORCH = {  # torch's context_parallel: (backend, how K and V go round)
+TORCH = {  # torch's context_parallel: (backend, how K and V are sent)
     "torch cudnn": (SDPBackend.CUDNN_ATTENTION, "allgather"),
     "torch cudnn alltoall": (SDPBackend.CUDNN_ATTENTION, "alltoall"),
     "torch flash": (SDPBackend.FLASH_ATTENTION, "allgather"),
 }
 REPEATED = ", K and V repeated"  # for torch's ways that cannot share key/value heads
 ONE = "one GPU"
-APART = "apart"  # every GPU for itself: what they lose because the others work, too
+APART = "apart"  # every GPU for itself: shows what it loses because the others work, too
 START = 90.0  # seconds that the first cell of a team may take: processes start, kernels compile
 LONG_MS = 1000.0  # a pass that takes longer is timed once
 PAUSE = 0.1  # seconds of rest before each round: the cards are power-capped
-GPU_MS = {"forward": 150.0, "both": 400.0}  # how long a round repeats a pass
+GPU_MS = {"forward": 150.0, "both": 400.0}  # milliseconds of a round, which repeats a pass
 
 
 class Shape(NamedTuple):
-    """What is attended to."""
+    """The heads and the dtype of the inputs."""
 
     H: int = 32
     Hk: int = 8
@@ -108,7 +108,7 @@ def powers(most: int) -> list[int]:
     return [1 << n for n in range(most.bit_length())]
 
 
-# What each process runs.
+# What each process of the team runs.
 
 _groups = {}
 
@@ -124,13 +124,13 @@ def guarded(function, *args):
     try:
         return function(*args)
     except GroupError:
-        raise  # the others wait, or have ended
+        raise  # the others wait for this process, or have ended
     except Exception as error:
         return Failed(reason(error))
 
 
 def _group(P):
-    """Return the group of the first P processes; every process must ask."""
+    """Return the group of the first P processes; every process must call this."""
     if P not in _groups:
         _groups[P] = dist.new_group(list(range(P)))
     return _groups[P]
@@ -144,7 +144,7 @@ def _inputs(N, shape, device, seed=0):
 
 
 def _alone(q, k, v):
-    """Attention on one processor."""
+    """Return attention by one processor."""
     if q.is_cuda:
         from flashlab.kernels import flash_attention
 
@@ -220,7 +220,7 @@ def check(way: str, P: int, tokens: int, shape: Shape, device: str) -> float | N
 def timed(cell: Cell, shape: Shape, device: str, rounds: int) -> dict | None:
     """Return the milliseconds of each round, and the most memory beside the inputs; None outside of the group.
 
-    Passes follow one another without a pause, as layers do; a round is so many of them that it lasts.
+    Passes follow one another without a pause, as layers do. On a GPU a round has as many as fill ``GPU_MS``.
     """
     way, P, tokens, direction = cell
     if way != ONE:
@@ -231,7 +231,7 @@ def timed(cell: Cell, shape: Shape, device: str, rounds: int) -> dict | None:
         run = _pass(attention, *tensors, direction)
         if way != ONE:
             return _rounds(run, direction, _group(P), device == "cuda", rounds)
-        for rank in range(dist.get_world_size()):  # one after the other: who does not work rests
+        for rank in range(dist.get_world_size()):  # one after the other; the others rest
             _meet(None, device == "cuda")
             if rank == dist.get_rank():
                 answers = _rounds(run, direction, None, device == "cuda", rounds)
@@ -269,7 +269,7 @@ def _meet(group, on_gpu):
 
 
 def _clocked(run, calls, on_gpu):
-    """Return the milliseconds of one of so many calls."""
+    """Return the milliseconds per call, over so many calls."""
     if not on_gpu:
         start = time.perf_counter()
         for _ in range(calls):
@@ -289,11 +289,11 @@ def _device(kind):
     return f"cuda:{torch.cuda.current_device()}" if kind == "cuda" else kind
 
 
-# What the process that was started does.
+# What the main process does.
 
 
 class Measurement:
-    """A team, started anew when one was lost, and the report."""
+    """A team, started anew when one was lost, and what the checks of each way found."""
 
     def __init__(self, P, device, shape, rounds, limit):
         self.P, self.device, self.shape, self.rounds, self.limit = P, device, shape, rounds, limit
@@ -333,7 +333,7 @@ class Measurement:
         raise reason
 
     def row(self, cell: Cell) -> dict:
-        """Measure one cell. Raises GroupError with the reason where that cannot be."""
+        """Measure one cell. Raises GroupError with the reason if that is impossible."""
         key = cell.way, cell.P
         if cell.way in (ONE, APART):  # what the others are compared with
             self.checked[key] = cell.way, 0.0
@@ -369,7 +369,7 @@ class Measurement:
 
 
 def measure(cell: Cell, measurement: Measurement, report: dict) -> None:
-    """Measure a cell, print it, and add it to the report. Raises GroupError with the reason where that cannot be."""
+    """Measure a cell, print it, and add it to the report. Raises GroupError with the reason if that is impossible."""
     row = measurement.row(cell)
     report["rows"].append(row)
     alone = {(it["tokens"], it["direction"]): it["tflops"] for it in report["rows"] if it["way"] == ONE}
@@ -385,7 +385,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--groups", nargs="+", type=whole, help="numbers of GPUs, ascending (default: 1, 2, 4, …)")
     parser.add_argument("--tokens", nargs="+", type=whole, help="tokens per GPU, the most important first")
     parser.add_argument("--rounds", type=whole, default=3)
-    parser.add_argument("--seconds", type=float, default=190.0, help="no cell begins later")
+    parser.add_argument("--seconds", type=float, default=190.0, help="after which no cell begins")
     parser.add_argument("--limit", type=float, default=30.0, help="seconds after which a cell is given up")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="sizes for a CPU")
@@ -393,10 +393,10 @@ def main(argv: list[str]) -> int:
     on_gpu = options.device == "cuda"
     if on_gpu:
         record.need_gpu()
-    there = torch.cuda.device_count() if on_gpu else 4
-    groups = options.groups or powers(there)
-    if on_gpu and not 1 < max(groups) <= there:
-        print(f"expected groups of 2 to {there} GPUs, the GPUs here, got {max(groups)}", file=sys.stderr)
+    available = torch.cuda.device_count() if on_gpu else 4
+    groups = options.groups or powers(available)
+    if on_gpu and not 1 < max(groups) <= available:
+        print(f"expected groups of 2 to {available} GPUs, the GPUs here, got {max(groups)}", file=sys.stderr)
         return 2
     os.environ["NCCL_NVLS_ENABLE"] = "0"  # NVLink multicast stays off
     shape = Shape(H=4, Hk=4, d=16, dtype=torch.float32) if options.tiny else Shape()

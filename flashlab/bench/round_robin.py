@@ -1,9 +1,9 @@
 """Measure attention on this GPU: ``python -m flashlab.bench`` compares ours with torch's.
 
-A card under load lowers its clock, and whichever is timed first after a pause gains. So all is timed in one process and
-in several rounds: in each round every implementation has its turn after an idle gap, and the next round begins with
-another one. The time reported is the median over the rounds of the median over single calls, each with a cold L2
-cache. An implementation whose results differ from those of the first is not timed.
+A card under load lowers its clock, which favours the implementation that is timed first after a pause. So all are timed
+in one process and in several rounds: in each round every implementation has its turn after an idle gap, and the next
+round begins with another one. The reported time is the median over the rounds of the median over single calls, each
+with a cold L2 cache. An implementation whose results differ from those of the first is not timed.
 """
 
 import argparse
@@ -54,7 +54,7 @@ class Cell(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """The times of one cell, and what has none."""
+    """The times of one cell, and the functions without a time."""
 
     rows: list[dict]  # one per implementation: "ms", "tflops", "rounds_ms", "first_s", and the cell that it belongs to
     left_out: dict[str, str]  # "cell: name" to the reason why it was not timed
@@ -100,7 +100,7 @@ def measure(
             run = prepare(function, cell, *tensors)
             results = run()
             _synchronize(device)
-        except Exception as failure:  # of whatever kind a competitor raises: the others are still timed
+        except Exception as failure:  # a competitor may raise any exception; the others are still timed
             left_out[name] = record.reason(failure)
             continue
         first_s[name] = time.perf_counter() - start
@@ -165,7 +165,7 @@ def _synchronize(device):
 
 
 def table(rows: list[dict]) -> str:
-    """Return the rows as text: TFLOP/s by cell and implementation, and the first one's, ours, relative to cuDNN's."""
+    """Return the rows as text: TFLOP/s by cell and implementation, and our rate, the first one, relative to cuDNN's."""
     names = list(dict.fromkeys(row["impl"] for row in rows))
     lines = ["TFLOP/s".ljust(34) + "".join(name.rjust(11) for name in names) + "ours/cudnn".rjust(12)]
     cells = itertools.groupby(rows, lambda row: (row["pass"], row["d"], row["causal"], row["N"]))
@@ -178,7 +178,7 @@ def table(rows: list[dict]) -> str:
 
 
 def collect(jobs: Iterable[tuple[Cell, Mapping[str, Attention]]], report: dict, path: Path | None, **options) -> int:
-    """Measure one cell after another, print the table, and keep the report. Return the exit status.
+    """Measure one cell after another, print the table, and store the report. Return the exit status.
 
     Args:
         jobs: cells, each with its competitors. options: as for ``measure``.
@@ -204,7 +204,7 @@ def collect(jobs: Iterable[tuple[Cell, Mapping[str, Attention]]], report: dict, 
 
 
 def _progress(done, cells):
-    """Return what ``measure`` calls to tell how far it is: a line on standard error, where that is a terminal."""
+    """Return ``tell`` for ``measure``: it shows the progress in a line on standard error, if that is a terminal."""
 
     def tell(turn, turns, what):
         if sys.stderr.isatty():

@@ -1,4 +1,4 @@
-"""Ask a GPU for tiles of several sizes, and record the shared memory that Triton needs and the driver's answer.
+"""Launch a kernel with tiles of several sizes, and record its shared memory, or why the launch was refused.
 
     python -m flashlab.bench.shared_memory --json notebooks/data/shared_memory.json
 
@@ -28,7 +28,7 @@ SHAPES = (  # Br, Bc, d, stages, warps
 
 
 def ask(Br: int, Bc: int, d: int, stages: int, warps: int, N: int = 2048) -> dict:
-    """Launch once. Return the tile with the bytes of shared memory that it took, or the reason of the refusal."""
+    """Launch once. Return the tile with its bytes of shared memory, or with the reason for the refusal."""
     Q, K, V = (torch.randn(N, d, device="cuda", dtype=torch.float16) for _ in range(3))  # [N, d]
     O, lse = (torch.empty(*shape, dtype=torch.float32, device="cuda") for shape in ((N, d), (N,)))  # [N, d], [N]
     tile = {"Br": Br, "Bc": Bc, "d": d, "stages": stages, "warps": warps}

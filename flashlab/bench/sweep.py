@@ -1,4 +1,4 @@
-"""Time the portable forward kernel in many tiles, and one call by many clocks, on a GPU.
+"""Time the portable forward kernel with many tiles, and one call with many clocks, on a GPU.
 
     python -m flashlab.bench.sweep --json notebooks/data/h200_sweep.json
 
@@ -48,28 +48,28 @@ def sweep(B=4, H=32, N=4096, d=64) -> list[dict]:
 
 
 def clocks() -> dict[str, float]:
-    """Return the microseconds of one short call, as each way of timing sees it."""
+    """Return the microseconds of one short call, by each way of timing."""
     run = call(1, 4, 1024, 64, (64, 64, 4, 2))
-    seen = {"first call, with compilation": _host(run, 1)}
+    us = {"first call, with compilation": _host(run, 1)}
     torch.cuda.synchronize()
-    seen["host clock, nobody waits for the GPU"] = _host(run, CALLS, wait=False)
+    us["host clock, nobody waits for the GPU"] = _host(run, CALLS, wait=False)
     torch.cuda.synchronize()
-    seen["host clock, waiting after each call"] = statistics.median(_host(run, 1) for _ in range(CALLS))
-    seen["host clock, waiting after all calls"] = _host(run, CALLS)
+    us["host clock, waiting after each call"] = statistics.median(_host(run, 1) for _ in range(CALLS))
+    us["host clock, waiting after all calls"] = _host(run, CALLS)
     replay = graphed(lambda: [run() for _ in range(CALLS)])
     replay()
-    seen["calls back to back on the GPU, warm L2"] = _events(replay) / CALLS
-    seen["GPU events, cold L2"] = gpu_timer(run) * 1e3
-    return seen
+    us["calls back to back on the GPU, warm L2"] = _events(replay) / CALLS
+    us["GPU events, cold L2"] = gpu_timer(run) * 1e3
+    return us
 
 
 def _host(run, calls, wait=True):
-    begun = time.perf_counter()
+    start = time.perf_counter()
     for _ in range(calls):
         run()
     if wait:
         torch.cuda.synchronize()
-    return (time.perf_counter() - begun) / calls * 1e6
+    return (time.perf_counter() - start) / calls * 1e6
 
 
 def _events(run):

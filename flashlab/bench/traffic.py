@@ -3,10 +3,9 @@
     python -m flashlab.bench.traffic --json notebooks/data/h200_traffic.json
 
 16 heads, N = 4096, d = 64, bfloat16, not causal. Nsight Compute (``ncu``) reads the counters of DRAM and those between
-the L2 cache and the multiprocessors: what a program asks for crosses the second line, what the cache cannot keep
-crosses the first. Beside them are the bytes that ``tiling.fa2_traffic`` predicts for the tiles that were launched, and
-those that the counting memory books for the same tiles. Where ncu is missing, the exit status is 1 and nothing is
-written.
+the L2 cache and the multiprocessors. The second count what programs request, the first what the L2 cache does not hold.
+Beside them are the bytes that ``tiling.fa2_traffic`` predicts for the tiles of the launch, and those that the counting
+memory books for the same tiles. Where ncu is missing, the exit status is 1 and nothing is written.
 """
 
 import argparse
@@ -47,8 +46,8 @@ def inputs() -> list[torch.Tensor]:
 
 def once(name: str) -> None:
     """Run one pass between the marks that ``ncu.count`` looks for."""
-    given = inputs()
-    ncu.marked(lambda: WAYS[name](*given))
+    tensors = inputs()
+    ncu.marked(lambda: WAYS[name](*tensors))
 
 
 def measured(name: str) -> dict:

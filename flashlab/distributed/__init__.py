@@ -1,4 +1,4 @@
-"""One sequence over several processors: each keeps its queries, keys and values travel, states merge by lse.
+"""Attention over one sequence that is divided over several processors.
 
 ``attention`` computes over a process group of ``torch.distributed`` (gloo on CPUs, NCCL on GPUs): rank r passes the
 tokens that a placement of ``machine.ranks`` gives it. ``plan`` computes what each way would send and compute, and

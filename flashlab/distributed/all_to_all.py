@@ -20,7 +20,8 @@ from flashlab.machine.ranks import length
 def forward(q, k, v, wire: Wire, task: Task):
     """Return O [B, H, n, dv] of this rank's queries, lse [B, H, n] or None, and the tensors to save.
 
-    Saved are whole heads of the whole sequence: H / P heads of N tokens. lse is sent only if the call returns it.
+    The saved tensors are whole heads of the whole sequence: H / P heads of N tokens. lse is sent only if the call
+    returns it.
     """
     H = q.shape[1]
     if wire.size > task.Hk:
@@ -53,7 +54,7 @@ def _blocks(what, wire, task):
 
 
 def _cuts(heads: int, Hk: int, P: int) -> list[int]:
-    """Return the first head of each rank, and the number of heads: whole groups of query heads."""
+    """Return the first head of each rank, and the number of heads at the end. Groups of query heads stay together."""
     return [Hk * rank // P * (heads // Hk) for rank in range(P + 1)]
 
 
@@ -65,8 +66,8 @@ def _to_heads(x, wire, task, name):
     wire.log("send", name, 0, wire.rank, x.nbytes - parts[wire.rank].nbytes)
     own = parts[wire.rank].shape[1]
     counts = [length(runs) for runs in task.placement]
-    came = wire.exchange(parts, [B * own * count * width for count in counts])
-    stacked = torch.cat([part.view(B, own, -1, width) for part in came], 2)  # [B, H / P, N, width]
+    received = wire.exchange(parts, [B * own * count * width for count in counts])
+    stacked = torch.cat([part.view(B, own, -1, width) for part in received], 2)  # [B, H / P, N, width]
     return arranged(stacked, task.placement, 2)
 
 
@@ -77,5 +78,5 @@ def _to_tokens(x, heads, wire, task, name):
     n = parts[wire.rank].shape[2]
     wire.log("send", name, 0, wire.rank, x.nbytes - parts[wire.rank].nbytes)
     counts = [b - a for a, b in pairwise(_cuts(heads, task.Hk, wire.size))]
-    came = wire.exchange(parts, [B * count * n * width for count in counts])
-    return torch.cat([part.view(B, count, n, width) for part, count in zip(came, counts, strict=True)], 1)
+    received = wire.exchange(parts, [B * count * n * width for count in counts])
+    return torch.cat([part.view(B, count, n, width) for part, count in zip(received, counts, strict=True)], 1)

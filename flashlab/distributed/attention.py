@@ -38,8 +38,8 @@ def attention(
         group: a process group of torch.distributed; None for all processes.
         placement: "contiguous", "zigzag" or "striped", of ``machine.ranks``.
         timeout: seconds after which a rank on a CPU gives up waiting. On a GPU the group's own timeout counts, and the
-            ranks compare their arguments only in the first call that has them.
-        record: a list to which a ``wire.Event`` is appended for each block computed and each tensor sent.
+            ranks compare their arguments only in the first call with these arguments.
+        record: a list to which a ``wire.Event`` is appended for each computation and each transfer of a step.
         options: fields of ``task.Options``: causal, mask, documents, scale, return_lse, kernel.
 
     Returns:
@@ -62,7 +62,7 @@ def attention(
 
 
 class _Attention(torch.autograd.Function):
-    """One step for autograd, by the functions ``forward`` and ``backward`` of a way."""
+    """Attention as one operation of autograd, by the functions ``forward`` and ``backward`` of a way."""
 
     @staticmethod
     def forward(ctx, q, k, v, wire, task, way):
@@ -103,10 +103,10 @@ def whole(
     """Compute ``attention`` of a text that every process has whole: q [B, H, N, d], k [B, Hk, N, d], v [B, Hk, N, dv].
 
     It is for lessons and tests: each process cuts out its own tokens, and the results are put together again.
-    dO: the gradient of O, for the gradients of q, k and v.
+    dO: the gradient of O; None computes no gradients.
     """
     if options.get("return_lse"):
-        raise ValueError("whole returns no lse: call it without return_lse, or attention with it")
+        raise ValueError("whole returns no lse: leave return_lse out, or call attention")
     events = []
     for name, x in {"q": q, "k": k, "v": v, **({} if dO is None else {"dO": dO})}.items():
         if not isinstance(x, Tensor) or x.ndim != 4:

@@ -15,7 +15,7 @@ from flashlab.machine.ranks import Block
 
 
 def merge(O: Tensor, lse: Tensor, O_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the output [..., n, dv] and lse [..., n] of the keys of both sides together, in the dtype of lse."""
+    """Return the output [..., n, dv] and lse [..., n] of two sets of keys together, in the dtype of lse."""
     m = torch.maximum(lse, lse_b)  # [..., n]
     m_safe = torch.where(m == -torch.inf, 0, m)  # [..., n]      a row that has seen no key yet
     l, l_b = torch.exp(lse - m_safe), torch.exp(lse_b - m_safe)  # [..., n]
@@ -28,8 +28,8 @@ class State:
     """O [B, H, n, dv] and lse [B, H, n] of n queries after some of their keys.
 
     O is in float32 or better between two merges, whatever the dtype of the inputs: a state that is rounded at every
-    merge loses digits with every rank. The first block is not copied: its tensors become those of the
-    state. The last block waits for the next one, or for ``finish``: then one kernel merges it and rounds O.
+    merge loses digits with every rank. If the first block has all queries, the state takes its tensors without a copy.
+    The last block waits for the next one, or for ``finish``: then one kernel merges it and rounds O.
     """
 
     def __init__(self, q: Tensor, dv: int):
@@ -58,7 +58,7 @@ class State:
         return self.O.to(self.dtype), self.lse
 
     def _merge(self, dtype):
-        """Merge the block that waits. O then has this dtype, unless the block is the first."""
+        """Merge the block that waits. Then O has this dtype; the first block keeps its own."""
         (rows, O_b, lse_b), self.waiting = self.waiting, None
         if self.lse is None and rows == (0, self.shape[2]):
             self.O, self.lse = O_b, lse_b
@@ -80,9 +80,9 @@ class State:
 
 
 class Gradients:
-    """dQ of a rank's queries, added up while keys come, given dO, Q, O and lse, with O and lse of all keys.
+    """The gradients of blocks, in torch, and dQ of a rank's queries, added up while keys come.
 
-    In torch. ``kernel_gradients`` has a subclass for the kernels.
+    O and lse are those of all keys. ``kernel_gradients`` has a subclass that uses the kernels.
     """
 
     def __init__(self, dO: Tensor, q: Tensor, O: Tensor, lse: Tensor, scale: float):
@@ -171,7 +171,7 @@ def backward(do, q, o, lse, k, v, block: Block, scale: float) -> tuple[Tensor, T
 def _scores(q, k, block, scale):
     """Return scale * Q K^T [B, Hk, group, Nq, Nk] of one block, in float32 or better, -inf where a key is not seen."""
     wide = torch.promote_types(q.dtype, torch.float32)
-    S = scale * q.to(wide).unflatten(1, (k.shape[1], -1)) @ k[:, :, None].to(wide).mT
+    S = scale * q.to(wide).unflatten(1, (k.shape[1], -1)) @ k[:, :, None].to(wide).mT  # [B, Hk, group, Nq, Nk]
     Nq, Nk = S.shape[-2:]
     distance = torch.arange(Nk, device=q.device) - torch.arange(Nk - Nq, Nk, device=q.device)[:, None]  # [Nq, Nk]
     if block.right is not None:

@@ -17,7 +17,7 @@ from flashlab.distributed.wire import Wire
 def forward(q, k, v, wire: Wire, task: Task):
     """Return O [B, H, n, dv] and lse [B, H, n] of this rank's queries, and the tensors to save.
 
-    Saved are the rank's own tokens: the backward pass gathers those of the others again.
+    The saved tensors are of the rank's own tokens: the backward pass gathers those of the others again.
     """
     if any(run.step != 1 for run in task.placement[wire.rank]):
         raise ValueError('way "gather" needs contiguous runs of queries: use placement "contiguous" or "zigzag"')
@@ -54,5 +54,5 @@ def _add_up(x, wire, task):
     parts = [torch.cat([x[:, :, run.start : run.stop] for run in runs], 2) for runs in task.placement]
     own = parts[wire.rank]  # [B, Hk, n, width]
     wire.log("send", "backward dKV", 0, wire.rank, x.nbytes - own.nbytes)
-    came = wire.exchange(parts, [own.numel()] * wire.size)
-    return torch.stack(came).sum(0).view_as(own)
+    received = wire.exchange(parts, [own.numel()] * wire.size)
+    return torch.stack(received).sum(0).view_as(own)

@@ -16,14 +16,14 @@ class KernelGradients(Gradients):
     """``Gradients`` by the kernels.
 
     Args:
-        dO, q, O, lse, scale: as for ``Gradients``, lse in float32, with rows that are multiples of 16 bytes; scale is
-            positive.
+        dO, q, O, lse, scale: as for ``Gradients``. lse is in float32, the rows of the others are multiples of 16
+            bytes, and scale is positive.
         kernel: as for ``flash_attention``.
     """
 
     def __init__(self, dO: Tensor, q: Tensor, O: Tensor, lse: Tensor, scale: float, kernel: str | None = None):
         super().__init__(*(tiles.ready(x) for x in (dO, q, O, lse)), scale)
-        self.kernel, self.hopper_sums = kernel, None  # of the blocks that the Hopper kernel computes
+        self.kernel, self.hopper_sums = kernel, None  # sums: of dQ, of the blocks that the Hopper kernel computes
 
     def of_block(self, k: Tensor, v: Tensor, block: Block) -> tuple[Tensor, Tensor]:
         """Return one block's shares in dK and dV, and add its share in dQ."""
@@ -49,12 +49,12 @@ class KernelGradients(Gradients):
         return dq if self.dQ is None else (self.dQ + dq).to(q.dtype)
 
     def _in_whole_tiles(self, block, Br):
-        """Return whether the queries of a block begin and end with a tile of Br, or with the last row."""
+        """Return whether the queries of a block are whole tiles of Br rows; the last row may end a tile early."""
         begin, end = block.rows
         return begin % Br == 0 and (end % Br == 0 or end == self.saved[1].shape[2])
 
     def _on_hopper(self, choice, problem, q, do, k, v, row):
-        """Return dK and dV by the Hopper kernel; queries begin at ``row``."""
+        """Return dK and dV by the Hopper kernel, and add dQ to its sums. The queries begin at ``row``."""
         from flashlab.kernels.hopper.backward import Sums, columns_of  # late: Gluon is slow to import
 
         if self.hopper_sums is None:

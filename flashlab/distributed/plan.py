@@ -18,7 +18,7 @@ from flashlab.machine.ranks import check_documents, length, pairs, placement_of,
 
 
 class Cost(NamedTuple):
-    """The costs of one way. Scores are counted over the query heads of one text of the batch; bytes over all of it."""
+    """The costs of one way. Scores are those of all query heads of one text, bytes those of the whole batch."""
 
     method: str
     placement: str
@@ -26,11 +26,11 @@ class Cost(NamedTuple):
     makespan: int  # scores of the busiest rank of each step, summed over the steps
     sent: tuple[int, ...]  # bytes that each rank sends, forward
     sent_backward: tuple[int, ...]
-    against: str | None = None  # why it is impossible
+    against: str | None = None  # why the way is impossible; None if it is possible
 
     @property
     def efficiency(self) -> float:
-        """The share of the time in which the average rank computes, if computing is all that takes time."""
+        """The share of the time in which the average rank computes, if transfers take no time."""
         return sum(self.scores) / len(self.scores) / self.makespan if self.makespan else 1.0
 
 
@@ -51,25 +51,26 @@ def costs(
     if not isinstance(window, Sequence) or len(window) != 2:
         raise ValueError(f"window must be a pair (left, right), got {shown(window)}")
     dv = d if dv is None else dv
-    found = []
+    ways = []
     for name in ("contiguous", "zigzag", "striped"):
         placement = placement_of(name, N, P)
         sizes = [B * Hk * length(runs) * (d + dv) for runs in placement]  # numbers in K and V of each rank
         steps = schedule(placement, *window, documents=documents)
         scores = tuple(H * sum(step[rank][1] for step in steps) for rank in range(P))
         makespan = H * sum(max(count for _, count in step) for step in steps)
-        passed = [sum(sizes[(rank - s) % P] for s in range(len(steps) - 1)) for rank in range(P)]
-        others = [sum(sizes[(rank - s) % P] for s in range(1, len(steps))) for rank in range(P)]  # the last goes home
-        sent = tuple(itemsize * count for count in passed)
+        # Numbers that a rank sends: K and V in all steps but the last, then dK and dV of other ranks' keys.
+        forward = [sum(sizes[(rank - s) % P] for s in range(len(steps) - 1)) for rank in range(P)]
+        gradients = [sum(sizes[(rank - s) % P] for s in range(1, len(steps))) for rank in range(P)]
+        sent = tuple(itemsize * count for count in forward)
         wide = max(itemsize, 4)
-        back = tuple(s + wide * count for s, count in zip(sent, others, strict=True))
-        found.append(Cost("ring", name, scores, makespan, sent, back))
+        back = tuple(s + wide * count for s, count in zip(sent, gradients, strict=True))
+        ways.append(Cost("ring", name, scores, makespan, sent, back))
         if name != "striped":
             sent = tuple((P - 1) * itemsize * size for size in sizes)
             back = tuple(s + wide * (sum(sizes) - size) for s, size in zip(sent, sizes, strict=True))
-            found.append(Cost("gather", name, scores, max(scores), sent, back))
-    found.append(_all_to_all(N, P, H, Hk, d, dv, B, itemsize, window, documents))
-    return found
+            ways.append(Cost("gather", name, scores, max(scores), sent, back))
+    ways.append(_all_to_all(N, P, H, Hk, d, dv, B, itemsize, window, documents))
+    return ways
 
 
 def _all_to_all(N, P, H, Hk, d, dv, B, itemsize, window, documents):
@@ -81,7 +82,7 @@ def _all_to_all(N, P, H, Hk, d, dv, B, itemsize, window, documents):
     group = H // Hk
     sent, back = [], []
     for own, n in zip(heads, tokens, strict=True):
-        away, others = B * (Hk - own) * n, B * own * (N - n)  # key/value heads of tokens that are sent, either way
+        away, others = B * (Hk - own) * n, B * own * (N - n)  # (head, token) pairs sent before and after attention
         sent.append(itemsize * (away * (group * d + d + dv) + others * group * dv))
         back.append(itemsize * (away * group * dv + others * (group * d + d + dv)))
     against = None if P <= Hk else f"{P} ranks cannot divide {Hk} key/value heads"
@@ -100,11 +101,11 @@ def seconds(cost: Cost, *, d: int, dv: int | None = None, B: int = 1, flop_rate:
 
 
 @check_arguments()
-def pick(found: Sequence[Cost], **rates) -> Cost:
+def pick(ways: Sequence[Cost], **rates) -> Cost:
     """Return the cheapest possible way by ``seconds``; the first of equals."""
-    possible = [cost for cost in found if cost.against is None]
+    possible = [cost for cost in ways if cost.against is None]
     if not possible:
-        raise ValueError(f"expected at least one cost that is possible, got {len(found)} impossible ones")
+        raise ValueError(f"expected at least one cost that is possible, got {len(ways)} impossible ones")
     return min(possible, key=lambda cost: seconds(cost, **rates))
 
 
@@ -112,7 +113,7 @@ def pick(found: Sequence[Cost], **rates) -> Cost:
 def tokens_to_overlap(*, H: int, Hk: int, itemsize: int, flop_rate: float, wire_rate: float, causal: bool) -> float:
     """Return the smallest number of tokens per rank with which a ring's transfer takes no longer than its computation.
 
-    Step by step a rank computes 4 n² d FLOPs per query head, half of them under a causal mask in zigzag, and receives
+    In each step a rank computes 4 n² d FLOPs per query head, half of them under a causal mask in zigzag, and receives
     2 n d numbers per key/value head.
     """
     return itemsize / 2 * Hk / H * flop_rate / wire_rate * (2 if causal else 1)

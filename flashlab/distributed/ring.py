@@ -15,7 +15,7 @@ from flashlab.distributed.wire import Wire
 from flashlab.machine.ranks import length
 
 
-def hops(wire: Wire, task: Task) -> list[int]:
+def owners_by_step(wire: Wire, task: Task) -> list[int]:
     """Return the owner of the keys that this rank has in each step, up to the last step in which some rank sees any."""
     P = wire.size
     needed = [s for s in range(P) if any(task.blocks(task.placement[r], task.placement[(r - s) % P]) for r in range(P))]
@@ -25,16 +25,16 @@ def hops(wire: Wire, task: Task) -> list[int]:
 def forward(q, k, v, wire: Wire, task: Task):
     """Return O [B, H, n, dv] and lse [B, H, n] of this rank's queries, and the tensors to save."""
     state, here, held = compute.State(q, v.shape[3]), task.placement[wire.rank], (k.contiguous(), v.contiguous())
-    owners = hops(wire, task)
+    owners = owners_by_step(wire, task)
     for step, owner in enumerate(owners):
         more = step + 1 < len(owners)
-        if more:  # its keys leave before it computes, and the next ones come meanwhile
-            following = _pass_on(wire, "forward", "KV", step, owner, held, task.placement[owners[step + 1]])
+        if more:  # send these keys first: the next ones arrive during the computation
+            receive = _pass_on(wire, "forward", "KV", step, owner, held, task.placement[owners[step + 1]])
         blocks = task.blocks(here, task.placement[owner])
         wire.log("compute", "forward", step, owner, sum(block.pairs for block in blocks))
         state.attend(q, *held, blocks, task)
         if more:
-            held = following()
+            held = receive()
     O, lse = state.finish()
     return O, lse, (q, k, v, O, lse)
 
@@ -42,34 +42,34 @@ def forward(q, k, v, wire: Wire, task: Task):
 def backward(dO, q, k, v, O, lse, wire: Wire, task: Task):
     """Return dQ, dK and dV of this rank's tokens. O and lse are those of all keys.
 
-    A rank keeps what it adds to the gradients of its own keys; what it adds to those of other keys travels with them.
+    A rank keeps its shares in the gradients of its own keys. Its shares in those of other keys follow the keys.
     """
     here, gradients = task.placement[wire.rank], task.gradients(dO, q, O, lse)
     wide = torch.promote_types(q.dtype, torch.float32)
-    owners, arriving = hops(wire, task), None
+    owners, arriving = owners_by_step(wire, task), None
     held = own = k.contiguous(), v.contiguous()
     for step, owner in enumerate(owners):
         more = step + 1 < len(owners)
         if more:
-            following = _pass_on(wire, "backward", "KV", step, owner, held, task.placement[owners[step + 1]])
+            receive = _pass_on(wire, "backward", "KV", step, owner, held, task.placement[owners[step + 1]])
         blocks = task.blocks(here, task.placement[owner])
         wire.log("compute", "backward", step, owner, sum(block.pairs for block in blocks))
         shares = gradients.of(*held, blocks)
         if step == 0:
             own_shares = shares
-        else:  # a sum with the shares of earlier ranks; in the last step it goes to the keys' owner
+        else:  # add the shares to the sum of earlier ranks; in the last step it goes to the keys' owner
             d_held = arriving() if arriving else [torch.zeros_like(x, dtype=wide) for x in held]
             compute.add_up(d_held, shares)
             to, distance = (task.placement[owners[step + 1]], 1) if more else (here, -step)
             arriving = _pass_on(wire, "backward", "dKV", step, owner, d_held, to, hops=distance)
         if more:
-            held = following()
+            held = receive()
     dq = gradients.finish()
     dk, dv = arriving() if arriving else [torch.zeros_like(x, dtype=wide) for x in own]
     compute.add_up((dk, dv), own_shares)
     return dq, dk.to(k.dtype), dv.to(v.dtype)
 
 
-def _pass_on(wire, what, name, step, owner, tensors, following, hops=1):
+def _pass_on(wire, what, name, step, owner, tensors, next_runs, hops=1):
     wire.log("send", f"{what} {name}", step, owner, sum(x.nbytes for x in tensors))
-    return wire.pass_on(tensors, length(following), hops=hops)
+    return wire.pass_on(tensors, length(next_runs), hops=hops)

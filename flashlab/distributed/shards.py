@@ -55,7 +55,7 @@ def _check(x, dim):
 
 
 def runs_of(placement: str, counts: list[int]) -> tuple[Runs, ...]:
-    """Return the tokens of each rank. Raises ValueError if the ranks have other numbers of tokens, ``counts``."""
+    """Return the tokens of each rank. Raises ValueError if their numbers are not ``counts``."""
     runs = placement_of(placement, sum(counts), len(counts))
     expected = [length(own) for own in runs]
     if counts != expected:

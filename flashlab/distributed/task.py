@@ -26,8 +26,8 @@ class Task(NamedTuple):
 
     placement: tuple[Runs, ...]
     Hk: int  # key/value heads
-    left: int | None  # of the mask: keys before the own one, None for no end
-    right: int | None
+    left: int | None  # of the mask: keys before its own that a query sees, None for all
+    right: int | None  # keys after its own
     documents: tuple[int, ...] | None  # where packed texts begin, and N
     scale: float
     return_lse: bool
@@ -56,8 +56,8 @@ class Options(NamedTuple):
 
     causal: bool = False  # a query sees the keys at its own position and before
     mask: object = None  # ``causal()`` or ``window(left, right)`` of ``flashlab.kernels.masks`` or ``reference.masks``
-    # Where packed texts begin, from 0 on, and N at the end: queries see their own text only. Each text that two ranks
-    # share is a call of the kernel.
+    # Where packed texts begin, from 0 on, and N at the end: queries see their own text only. Each text with
+    # queries on one rank and keys on another takes a kernel call of its own.
     documents: Sequence[int] | None = None
     scale: float | None = None  # factor on the scores, 1/sqrt(d) if None
     return_lse: bool = False  # also return the log-sum-exp of each row, in natural logarithms; not differentiable
@@ -103,7 +103,7 @@ def prepare(
     runs = runs_of(placement, counts)
     if documents is not None:
         check_documents(documents, N)
-    if scale <= 0:  # the kernels take the maximum before they scale, so their scale is positive
+    if scale <= 0:  # the kernels take the maximum before they scale, so their scale must be positive
         q, scale = (-q, -scale) if scale < 0 else (q * 0, 1.0)
     if not in_torch(q, options.kernel):
         q, k, v = (_pad_rows(x) for x in (q, k, v))
@@ -145,7 +145,7 @@ def _window(causal, mask):
 
 
 def _list(documents):
-    """Return documents, or raise TypeError if this is no list."""
+    """Return documents, or raise TypeError if they are no list."""
     if isinstance(documents, str) or not isinstance(documents, Iterable):
         raise TypeError(f"documents must be a list of whole numbers, got {type(documents).__name__}")
     return documents

@@ -63,13 +63,13 @@ class Team:
 
     @check_arguments()
     def run(self, function: Callable, *args, timeout: float | None = None) -> list[Any]:
-        """Return ``function(*args)`` of each process, by rank. The function must be importable: from a module.
+        """Return ``function(*args)`` of each process, by rank. The function must be importable from a module.
 
         timeout: seconds to wait for the results; that of the team if None.
 
         Raises:
-            GroupError: processes failed, ended or did not answer in time. It has the message of each, and the team is
-                closed.
+            GroupError: processes failed, ended or did not answer in time. The error has the message of each, and the
+                team is closed.
         """
         outcomes = self.outcomes(function, *args, timeout=timeout)
         faults = [f"rank {rank}: {it}" for rank, it in enumerate(outcomes) if isinstance(it, Exception)]
@@ -86,8 +86,8 @@ class Team:
             try:
                 pipe.send((function, args))
             except OSError:
-                pass  # it has ended; the loop below reports it
-            except (AttributeError, pickle.PicklingError):  # of the first pipe: nothing is sent
+                pass  # the process has ended; the loop below reports it
+            except (AttributeError, pickle.PicklingError):  # at the first pipe, before anything is sent
                 raise TypeError(f"the function must be importable, from a module, got {function!r:.60}") from None
         timeout = self.timeout if timeout is None else timeout
         outcomes = [GroupError(f"no answer within {timeout:g} s")] * self.P

@@ -1,7 +1,7 @@
 """The transport of one rank: it sends to and receives from the other ranks of its group, with a time limit.
 
-The transport is ``torch.distributed``. On a CPU every wait ends after ``timeout`` seconds at the latest; on a GPU it is
-a wait of the stream, not of the host, and NCCL's own watchdog ends it after the timeout of the group.
+The transport is ``torch.distributed``. On a CPU every wait ends after ``timeout`` seconds at the latest; on a GPU
+the stream waits, not the host, and NCCL's own watchdog ends the wait after the timeout of the group.
 """
 
 import json
@@ -17,7 +17,7 @@ from torch import Tensor
 from flashlab.machine.arguments import check_arguments
 
 FACTS = 1024  # bytes in which a rank describes its task
-_agreed = {}  # on a GPU: group and facts -> the numbers of its ranks
+_agreed = {}  # on a GPU: (group, own number and facts) -> the numbers of all ranks
 
 
 class GroupError(RuntimeError):
@@ -28,14 +28,14 @@ class Event(NamedTuple):
     """One action of a rank, in a recording."""
 
     kind: str  # "compute" or "send"
-    what: str  # "forward" or "backward"; of a transfer also "KV", "dKV", "QKV", "O", ...
+    what: str  # "forward" or "backward"; of a transfer followed by "KV", "dKV", "QKV", "O", ...
     step: int  # of the ring, from 0
     owner: int  # rank that owns the tokens
-    amount: int  # scores that count, or bytes
+    amount: int  # visible scores, or bytes
 
 
 class Wire:
-    """The transfers of rank ``rank`` of ``size``. record: a list to which an ``Event`` is appended for each."""
+    """The transfers of rank ``rank`` of ``size``. record: a list to which ``log`` appends events."""
 
     @check_arguments()
     def __init__(self, group=None, *, timeout: float = 60.0, record: list | None = None):
@@ -55,7 +55,7 @@ class Wire:
         backends = dist.get_backend(self.group)
         if x.is_cuda != ("nccl" in backends) and self.size > 1:
             needed = "nccl" if x.is_cuda else "gloo"
-            raise GroupError(f"tensors on {x.device.type} travel by {needed}, but the group's backend is {backends}")
+            raise GroupError(f"tensors on {x.device.type} need {needed}, but the backend of the group is {backends}")
 
     def log(self, *event) -> None:
         """Record one event."""
@@ -63,33 +63,34 @@ class Wire:
             self.record.append(Event(*event))
 
     def pass_on(self, tensors: Sequence[Tensor], tokens: int, *, hops: int = 1) -> Callable[[], list[Tensor]]:
-        """Send contiguous tensors [B, heads, n, width] to the rank ``hops`` ahead, and receive from the rank behind.
+        """Send contiguous tensors [B, heads, n, width] to the rank ``hops`` ahead, and receive from that behind.
 
         The received tensors have ``tokens`` in place of n. Return at once, with a function that waits for them and
         returns them. The sent tensors must not change until then.
         """
-        came = [x.new_empty(*x.shape[:2], tokens, x.shape[3]) for x in tensors]
+        received = [x.new_empty(*x.shape[:2], tokens, x.shape[3]) for x in tensors]
         to, source = (dist.get_global_rank(self.group, (self.rank + by) % self.size) for by in (hops, -hops))
         with self._together():
             jobs = [dist.P2POp(dist.isend, x, to, self.group) for x in tensors if x.numel()]
-            jobs += [dist.P2POp(dist.irecv, x, source, self.group) for x in came if x.numel()]
+            jobs += [dist.P2POp(dist.irecv, x, source, self.group) for x in received if x.numel()]
             works = dist.batch_isend_irecv(jobs) if jobs else []
 
         def wait():
             self._wait(works)
-            assert tensors is not None  # held until they are sent
-            return came
+            assert tensors is not None  # this reference keeps them until they are sent
+            return received
 
         return wait
 
     def exchange(self, parts: Sequence[Tensor], elements: Sequence[int]) -> list[Tensor]:
         """Send ``parts[r]``, flat, to rank r, and return ``elements[r]`` numbers from each rank r."""
-        came = parts[0].new_empty(sum(elements))
+        received = parts[0].new_empty(sum(elements))
         sent = torch.cat([part.reshape(-1) for part in parts])
         with self._together():
-            works = [dist.all_to_all_single(came, sent, list(elements), [x.numel() for x in parts], self.group, True)]
+            sizes = list(elements), [x.numel() for x in parts]
+            works = [dist.all_to_all_single(received, sent, *sizes, self.group, True)]
         self._wait(works)
-        return list(came.split(list(elements)))
+        return list(received.split(list(elements)))
 
     def agree(self, facts: dict, own: int, device: torch.device) -> list[int]:
         """Return the number ``own`` of every rank. Raises GroupError, on every rank, if the facts are not the same."""

@@ -1,7 +1,7 @@
-"""Inputs of exercises drawn from the whole domain of their statements: the same for all learners, small ones first.
+"""Random inputs of exercises, from all that their statements allow: the same for all learners, small ones first.
 
-An exercise has a function ``draw(rng, size)`` that returns inputs with lengths up to ``size``. This file has the cases
-built from it, and draws that several exercises share.
+An exercise has a function ``draw(rng, size)`` that returns inputs with lengths up to ``size``. This file builds
+cases from it, and has draws that several exercises share.
 """
 
 import zlib
@@ -12,9 +12,9 @@ import numpy as np
 from flashlab.grading.exercise import Case, Exercise
 
 PROPERTY = "inputs drawn at random"
-LARGEST = 10  # size of the last draws
-LONG = 150  # size of one draw more, for functions in numpy: blocks are not always as small as in a lesson
-SHARE = 16  # one in so many draws is made once more per smaller size, to find the smallest wrong case
+LARGEST = 10  # size of the largest draws, apart from ``LONG``
+LONG = 150  # size of the last draw, for functions in numpy: more than one block, even if an attempt has large blocks
+SHARE = 16  # to find the smallest wrong case, draws / SHARE more are made of each smaller size
 
 inf = np.inf
 
@@ -51,12 +51,12 @@ def whole(rng: np.random.Generator, size: int, largest: int) -> int:
 
 
 def lengths(rng: np.random.Generator, size: int, n: int) -> list[int]:
-    """Draw n lengths up to ``size``; a long case is long in all of them."""
+    """Draw n lengths up to ``size``; those of size ``LONG`` are all long."""
     return rng.integers(max(1, size - LONG // 10), size + 1, n).tolist()
 
 
 def scores(rng: np.random.Generator, rows: int, keys: int, largest: float = 3e38, masked: bool = True) -> np.ndarray:
-    """Draw scores [rows, keys] in float32: near zero or far from it, equal, rising, falling, or with one far above.
+    """Draw scores [rows, keys] in float32, near zero or far off: equal, rising, falling, alternating, or one far above.
 
     largest: the bound of their absolute values, at least 1,000. masked: some are -inf, as masks make them: single keys,
     the first or last ones, whole rows.
@@ -77,7 +77,7 @@ def scores(rng: np.random.Generator, rows: int, keys: int, largest: float = 3e38
 
 
 def hidden(rng: np.random.Generator, rows: int, keys: int) -> np.ndarray:
-    """Draw which of [rows, keys] scores a mask hides: single ones, first or last ones, of all rows or of some."""
+    """Draw which of [rows, keys] scores a mask hides: single, first or last ones, or all; in some rows or in all."""
     some = rng.random((rows, 1)) < rng.choice([0.3, 1])  # [rows, 1]
     column, edge = np.arange(keys), rng.integers(0, keys + 1, (rows, 1))  # [keys], [rows, 1]
     kind = rng.choice(["single", "first", "last", "all", "all"])
@@ -93,10 +93,11 @@ def hidden(rng: np.random.Generator, rows: int, keys: int) -> np.ndarray:
 def finished(rng: np.random.Generator, S: int, rows: int, dv: int) -> tuple[np.ndarray, np.ndarray]:
     """Draw results of attention to S parts of the keys of each row: O_s [S, rows, dv], lse_s [S, rows] in float32.
 
-    A part without a visible key has O = 0 and lse = -inf; so may any part but the heaviest. Right answers may subtract
-    outputs, or take e^(lse_s - lse) with the lse of the whole. So the numbers of O_s are of one size, and an lse far
-    from 0 is far above the others.
+    A part without a visible key has O = 0 and lse = -inf. Any part but the heaviest may have O = 0, too. Right answers
+    may subtract outputs, or take e^(lse_s - lse) with the lse of the whole. So the numbers of O_s are of one magnitude,
+    and an lse far from 0 is far above those of the other parts.
     """
+    # [S, rows]
     lse_s = rng.choice([0, 4]) * rng.uniform(-1, 1, rows) + rng.choice([0, 0.1, 1, 5]) * rng.normal(size=(S, rows))
     if rng.random() < 0.5:
         lse_s = np.where(hidden(rng, rows, S).T, -inf, lse_s)
@@ -110,7 +111,7 @@ def finished(rng: np.random.Generator, S: int, rows: int, dv: int) -> tuple[np.n
 
 
 def cut_lengths(rng: np.random.Generator, size: int) -> tuple[int, int, int, int]:
-    """Draw Nq, Nk, Br, Bc: lengths, of which Nk may be 0, and tiles of a kernel that cut them into three at most."""
+    """Draw Nq, Nk, Br, Bc: lengths, and sizes of tiles that cut each into three parts at most. Nk may be 0."""
     Br, Bc = (2 ** int(rng.integers(4, 7)) for _ in range(2))
     return max(1, _cut_length(rng, size, Br)), _cut_length(rng, size, Bc), Br, Bc
 
@@ -128,7 +129,7 @@ def queries_and_keys(
     negatives in some rows."""
     Q, K = rng.normal(size=(Nq, d)), rng.choice([0, 0.1, 1]) * rng.normal(size=(Nk, d))
     row = scores(rng, 1, Nk, largest, masked=False)[0]  # [Nk]
-    share = max(1, np.abs(row).max(initial=0) / 3e4)  # of them that Q takes on
+    share = max(1, np.abs(row).max(initial=0) / 3e4)  # a factor in Q, so that K stays within float16
     Q[:, 0] = share * np.sqrt(d) * rng.choice([1, -1], Nq, p=rng.choice([[1, 0], [0.7, 0.3]]))
     K[:, 0] = row / share
     return Q, K

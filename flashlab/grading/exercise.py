@@ -3,20 +3,20 @@
 An exercise is NAME in ``flashlab.course.exercises.LESSON``, and its address is "LESSON.NAME". An attempt is right if
 
 - its results are the reference's on every ``Case``, to the precision of the reference itself, and its inputs unchanged;
-- it keeps every law. A law is a function ``law(attempt, *args)`` that runs the attempt once more on a case and returns
+- it breaks no law. A law is a function ``law(attempt, *args)`` that runs the attempt once more on a case and returns
   a sentence for a fault that its results do not show, otherwise None: more than a tile held at once, a row read
   twice, a visit of a tile that no query sees. A law in ``moves`` runs nothing: it is passed what each program of a
-  kernel loaded and stored in the case (``programs``). A law in ``once`` brings inputs of its own, runs on the first
-  case only, and returns them in words beside the sentence: ``Broken``. Laws count if all results are right;
-  where some are wrong, one with inputs of its own may still tell the reason. ``watch.Reads`` counts what an attempt in
-  numpy takes of an array.
+  kernel loaded and stored in the case (``programs``). A law in ``once`` has inputs of its own. It runs beside the
+  first case only, and returns ``Broken``: these inputs in words, and the sentence. Laws count if all results are right;
+  where some are wrong, a law with inputs of its own may still give the reason. ``watch.Reads`` counts the elements of
+  an array that an attempt in numpy uses.
 
-``edges`` are a few small cases for computation by hand, each with a sentence; the first one that fails is shown.
+``edges`` are a few cases, small enough to compute by hand, each with a sentence; the first one that fails is shown.
 ``draw`` returns inputs from the whole domain of the statement and from nowhere else. ``draws.cases`` calls it with the
 same seeds for all learners. Without ``draw`` the edges are the only cases.
 
-Each case of an attempt runs on private copies, in a process of its own that may be ended (``forked``). There, memory
-before the first write, and masked elements of a load without ``other``, are NaN.
+An attempt runs in a process of its own, which can be ended (``forked``), and on copies of the inputs of each case. In
+this process memory before the first write, and masked elements of a load without ``other``, are NaN.
 """
 
 import inspect
@@ -45,7 +45,7 @@ class Broken(NamedTuple):
 
     on: str  # the law's own inputs in words; "" if it is broken on a case
     message: str  # the sentence
-    if_right: bool = False  # does the sentence suppose that all results are right? One without ``on`` does
+    if_right: bool = False  # whether the sentence holds only if all results are right; without ``on`` it always does
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,11 @@ class Exercise:
     level: int = 1  # 1 (a line) to 3 (a kernel)
     minutes: int = 5
     launch: Callable | None = None  # launch(kernel, *args): runs a kernel on a case's arguments
-    exact: Callable | None = None  # the same in numpy, of any dtype, where the reference is a kernel
+    exact: Callable | None = None  # where the reference is a kernel: the same in numpy, for any dtype
     laws: tuple[Callable[..., str | Broken | None], ...] = ()  # law(attempt, *args): a sentence if it is broken
     moves: tuple[Callable[..., str | None], ...] = ()  # law(programs, *args): of the loads and stores of the run itself
     once: tuple[Callable[[Callable], Broken | None], ...] = ()  # laws whose inputs are their own: law(attempt)
-    sways: bool = False  # roundings of the inputs may show: scores are computed from Q and K, or in base 2
+    sways: bool = False  # a rounding of the inputs may show in the results: in scores of Q and K, or in base 2
 
     def run(self, function: Callable) -> Callable:
         """Return the function, or its launch, as a function of a case's arguments."""
@@ -126,5 +126,5 @@ def edited(function: Callable, old: str, new: str) -> Callable:
 
 @cache
 def _source(function):
-    """Return the source of a function or method. Cached: to find its end takes longer than to compile it."""
+    """Return the source of a function or method. Cached: finding its end takes longer than compiling it."""
     return textwrap.dedent(inspect.getsource(function))

@@ -7,7 +7,7 @@ Processes that the notebook started before continue. The notebook receives the v
 
 Where forking is not safe (macOS, Windows, a GPU in use), the work runs ``in_place``.
 
-Patience counts seconds of computing, not of waiting: on a busy machine the work gets the same number of them.
+Patience counts seconds of computing, not of waiting: on a busy machine the work gets as many of them.
 """
 
 import builtins
@@ -31,9 +31,9 @@ from flashlab.grading.poison import poisoned
 from flashlab.grading.records import PRINTED, Run
 
 MEMORY = 4 * 2**30  # bytes that the work may allocate beyond what the notebook has
-ASLEEP = 5.0  # seconds without any computing after which work is thought to wait for ever, or more if patience is more
-WALL = 20  # times its patience that work may take by the clock on the wall
-ONE_AT_A_TIME = threading.Lock()  # threads share standard output, and processes the children of the notebook
+ASLEEP = 5.0  # seconds without computing after which work counts as stuck; its patience, if that is longer
+WALL = 20  # multiple of its patience that work may take by the clock on the wall
+ONE_AT_A_TIME = threading.Lock()  # threads share standard output and the child processes
 
 
 def run(work: Callable[[], Iterator], patience: float, on_wait: Callable[[int], None] = lambda done: None) -> Run:
@@ -59,22 +59,22 @@ def forks() -> bool:
 
 @contextmanager
 def _interrupts_noted():
-    """Record Ctrl-C, and raise KeyboardInterrupt only at the end. Yield a function that returns whether it came.
+    """Record Ctrl-C, and raise KeyboardInterrupt only at the end. Yield a function that returns whether Ctrl-C came.
 
-    Raised while a process is forked, or waited for, it would be lost (Python swallows what a hook of ``os.fork``
-    raises) or leave that process behind.
+    During a fork the exception would be lost (Python swallows what a hook of ``os.fork`` raises). During a wait for the
+    forked process, it would leave that process behind.
     """
-    handler, noted = signal.getsignal(signal.SIGINT), []
+    handler, interrupts = signal.getsignal(signal.SIGINT), []
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
-        yield lambda: False  # here nobody is interrupted
+        yield lambda: False  # no Ctrl-C arrives here
         return
-    signal.signal(signal.SIGINT, lambda *args: noted.append(args))
+    signal.signal(signal.SIGINT, lambda *args: interrupts.append(args))
     try:
-        yield lambda: bool(noted)
+        yield lambda: bool(interrupts)
     finally:
         signal.signal(signal.SIGINT, handler)
-        if noted:
-            handler(*noted[0])
+        if interrupts:
+            handler(*interrupts[0])
 
 
 # A process
@@ -125,7 +125,8 @@ def _orphans_ended():
 def _end_orphans(earlier):
     """Kill this process's new children that inherited the memory limit of work, until none is left.
 
-    earlier: the descendants of this process from before. A process that another thread started since has our limit.
+    earlier: the descendants of this process before the work, which continue. So does a process that another thread has
+    started since then: it has the memory limit of this process.
     """
     orphans = [0]
     while orphans and _has_children():
@@ -225,11 +226,11 @@ def _send(descriptor, record):
 def _listen(pid, answers, prints, patience, result, on_wait, interrupted):
     """Collect the values and the output of a process.
 
-    Return "" once it has sent that it finished, "patience" if that ended first, and None if the process ended first or
-    is interrupted.
+    Return "" once the process has sent that it finished, "patience" if that was over first, and None if the process
+    ended first or was interrupted.
     """
     clock, received, finished = _clock_of(pid), bytearray(), False
-    begun = moved = time.monotonic()  # moved: when it last computed anything worth the name
+    start = last_busy = time.monotonic()  # last_busy: when it last computed more than 1 % of the time
     used = 0.0
     with selectors.DefaultSelector() as selector:
         for descriptor in (answers, prints):
@@ -238,7 +239,7 @@ def _listen(pid, answers, prints, patience, result, on_wait, interrupted):
         while answers in selector.get_map() and not interrupted():
             ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             ready = selector.select(in_place.BEAT)
-            if ended and answers not in (key.fd for key, _ in ready):  # a process that it started holds the pipe open
+            if ended and answers not in (key.fd for key, _ in ready):  # a process of the work holds the pipe open
                 break
             for key, _ in ready:
                 data = os.read(key.fd, 1 << 16)
@@ -252,10 +253,10 @@ def _listen(pid, answers, prints, patience, result, on_wait, interrupted):
                     if finished:
                         selector.unregister(answers)
             now, result.seconds = time.monotonic(), clock()
-            result.waited = now - begun
-            if result.seconds - used > 0.01 * (now - moved):
-                used, moved = result.seconds, now
-            asleep, late = now - moved > max(patience, ASLEEP), result.waited > WALL * max(patience, ASLEEP)
+            result.waited = now - start
+            if result.seconds - used > 0.01 * (now - last_busy):
+                used, last_busy = result.seconds, now
+            asleep, late = now - last_busy > max(patience, ASLEEP), result.waited > WALL * max(patience, ASLEEP)
             if not finished and (result.seconds > patience or asleep or late):
                 return "patience"
             on_wait(len(result.values))
@@ -267,7 +268,7 @@ def _listen(pid, answers, prints, patience, result, on_wait, interrupted):
 
 def _clock_of(pid):
     """Return a function that returns the seconds that a process has computed."""
-    clock, last = ~pid << 3 | 2, 0.0  # as clock_getcpuclockid makes it
+    clock, last = ~pid << 3 | 2, 0.0  # the id that clock_getcpuclockid returns
 
     def seconds():
         nonlocal last
@@ -290,7 +291,7 @@ def _read(received, values):
 
 
 def _keep(printed, data):
-    """Append output to ``printed``; a zero byte ends a value."""
+    """Append output to ``printed``; a zero byte ends the output of a value."""
     for at, part in enumerate(data.decode("utf-8", "replace").split("\0")):
         if at:
             printed.append("")
@@ -306,6 +307,7 @@ def _memory_kills():
 
 
 def _how(status, ran_out_of_memory):
+    """Return in words how a process ended without finishing its work."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         if number == signal.SIGKILL:  # which does not name its sender

@@ -1,4 +1,4 @@
-"""Run work in a thread of this process, with a time limit, on systems without fork.
+"""Run work in a thread of this process, with a time limit, where forking is not safe.
 
 The thread is asked to stop when its time is over, and mostly does. Its patches of modules and the processes that it
 started remain.
@@ -24,7 +24,7 @@ def run(
     on_wait: Callable[[int], None] = lambda done: None,
     interrupted: Callable[[], bool] = lambda: False,
 ) -> Run:
-    """Run work in a thread. Changes for all threads are undone even if that thread never stops."""
+    """Run work in a thread. Patches and redirections, which all threads see, are undone even if it never stops."""
     result, stop, printed = Run(end="patience"), threading.Event(), io.StringIO()
 
     def go():
@@ -42,29 +42,29 @@ def run(
                 result.end = f"{type(error).__name__}: {error}"
 
     thread = threading.Thread(target=go, daemon=True)
-    begun = time.monotonic()
+    start = time.monotonic()
     out, err = (_Apart(thread, printed, onward) for onward in (sys.stdout, sys.stderr))
     with poisoned(), redirect_stdout(out), redirect_stderr(err):
         thread.start()
-        while thread.is_alive() and time.monotonic() - begun <= patience and not interrupted():
+        while thread.is_alive() and time.monotonic() - start <= patience and not interrupted():
             thread.join(BEAT)
             on_wait(len(result.values))
         stop.set()
         if thread.is_alive():
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
             thread.join(1)  # most stop at once
-    result.seconds = result.waited = time.monotonic() - begun
+    result.seconds = result.waited = time.monotonic() - start
     return result
 
 
 class _Apart(io.TextIOBase):
     """A standard output that stores the output of one thread and passes on that of the others."""
 
-    def __init__(self, thread, kept, onward):
-        self.thread, self.kept, self.onward = thread, kept, onward
+    def __init__(self, thread, own, onward):
+        self.thread, self.own, self.onward = thread, own, onward
 
     def write(self, text):
-        return (self.kept if threading.current_thread() is self.thread else self.onward).write(text)
+        return (self.own if threading.current_thread() is self.thread else self.onward).write(text)
 
     def flush(self):
         self.onward.flush()

@@ -1,6 +1,6 @@
 """Launches of attempts in Triton, and laws on the loads, stores and operands of a launch.
 
-They count in the interpreter; on a GPU they count nothing and accept every attempt.
+The laws count in the interpreter; on a GPU they count nothing and accept every attempt.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ MARGIN = 8  # elements around each output that a kernel must leave as they are
 
 
 def attempted(kernel):
-    """Return a learner's kernel, or function for kernels. Raises NotImplementedError for a stub."""
+    """Return a learner's @triton.jit function. Raises TypeError for anything else, NotImplementedError for a stub."""
     if not hasattr(kernel, "fn"):
         raise TypeError("expected a Triton kernel: put @triton.jit above the def")
     if "NotImplementedError" in kernel.fn.__code__.co_names:
@@ -33,18 +33,18 @@ def launched(kernel, grid, *args):
 
 
 def inside_margins(rows, N, name="the output"):
-    """Return an output [rows, N] of NEVER within a tensor of sevens, and a function that takes it off the device.
+    """Return an output [rows, N] of NEVER within a tensor of sevens, and a function that returns it as a numpy array.
 
-    Raises IndexError if any seven was stored over, and ValueError if nothing was stored in the output.
+    The function raises IndexError if a seven was overwritten, and ValueError if nothing was stored in the output.
     """
     whole = torch.full((rows + 2, N + MARGIN), 7.0, dtype=torch.float32, device=DEVICE)  # [rows + 2, N + MARGIN]
     part = whole[1:-1, :N]  # [rows, N]
     part.view(torch.int32).fill_(NEVER)
 
     def stored():
-        kept = whole.clone()
-        kept[1:-1, :N] = 7.0
-        if not (kept == 7.0).all():
+        margins = whole.clone()  # [rows + 2, N + MARGIN]
+        margins[1:-1, :N] = 7.0
+        if not (margins == 7.0).all():
             raise IndexError(
                 "it stored outside the output: is the store masked, and are its rows where the output has them?"
             )
@@ -61,13 +61,13 @@ def moved(kind: str, programs: Iterable[Iterable[Event]]) -> int:
 
 
 def stored_too_often(programs, expected):
-    """Return a sentence if programs stored more than ``expected`` bytes: elements of another program, or twice."""
+    """Return a sentence if programs stored more than ``expected`` bytes: elements of other programs, or some twice."""
     stored = moved("store", programs)
     if stored > expected:
         return (
-            f"the numbers are right, but it stored {stored:,} bytes where {expected:,} are due: each number is "
-            "stored once, by the program that it belongs to. On a GPU programs run side by side, and any may "
-            "store last."
+            f"the numbers are right, but it stored {stored:,} bytes where {expected:,} will do: each number is "
+            "stored once, by the program that computes it. On a GPU programs run side by side, and any of them "
+            "may store last."
         )
 
 
@@ -90,7 +90,7 @@ def loads_at_most(loads: Callable[..., int], before: str, stores: Callable[..., 
 
 
 def factors_are_wide(launch, *args):
-    """Return whether a product of tiles has a factor of more than 16 bits. Only the interpreter can tell."""
+    """Return whether a product of tiles has a factor of more than 16 bits; on a GPU, which cannot tell, False."""
     if not INTERPRETED:
         return False
     with operands("create_dot") as factors:
@@ -99,7 +99,7 @@ def factors_are_wide(launch, *args):
 
 
 def no_small_number_added(launch: Callable, *zeros: object) -> Callable[[Callable], Broken | None]:
-    """Build a law of its own inputs: no small number is added where it makes a division or a logarithm safe.
+    """Build a law with its own inputs: no small number is added to make a division or a logarithm safe.
 
     If all scores are 0, the terms of all sums are 0 or at least 1e-3: a smaller one is a constant in the source. A
     constant too small to change a sum of at least 1, even in float64, is accepted: it is as good as a guard.
@@ -108,11 +108,11 @@ def no_small_number_added(launch: Callable, *zeros: object) -> Callable[[Callabl
     def law(kernel):
         if not INTERPRETED:
             return None
-        with operands("create_fadd", "create_fsub") as added:
+        with operands("create_fadd", "create_fsub") as pairs:
             launch(kernel, *zeros)
-        sizes = (np.abs(np.float64(operand.data)) for pair in added for operand in pair)
-        added = any(((2.0**-53 < size) & (size < 1e-3)).any() for size in sizes)
-        return Broken("scores that are all 0", ADDED) if added else None
+        sizes = (np.abs(np.float64(operand.data)) for pair in pairs for operand in pair)
+        small = any(((2.0**-53 < size) & (size < 1e-3)).any() for size in sizes)
+        return Broken("scores that are all 0", ADDED) if small else None
 
     return law
 
@@ -121,33 +121,33 @@ WRAPS = (
     "the offsets wrap around: a tensor may have more than 2³¹ elements, which 32 bits cannot count. Widen before the "
     "product: tl.program_id(0).to(tl.int64)."
 )
-ROUNDED = "the offsets are not exact where they are large: floats were used for them, and integers are needed."
+ROUNDED = "large offsets are not exact: they were computed as floats, and must be integers."
 
 
 def no_offset_wraps(tensors: int, program: int, sizes: tuple, *moves: int) -> Callable[[Callable], Broken | None]:
-    """Build a law of its own inputs: offsets are right where they exceed 2³¹. Nothing is loaded from there.
+    """Build a law with its own inputs: offsets are right where they exceed 2³¹. Nothing is loaded from there.
 
-    The kernel, with ``tensors`` tensors of float32 and ``sizes``, runs as program 0 and as ``program``. From one to the
-    other, each address moves by one of these numbers of elements.
+    The kernel, with ``tensors`` tensors of float32 and ``sizes``, runs as program 0 and as ``program``. Between the
+    two, each address must move by one of the numbers of elements in ``moves``.
     """
 
     def law(kernel):
         if not INTERPRETED:
             return None
-        given, places = torch.zeros(tensors, 1, dtype=torch.float32), []
+        inputs, places = torch.zeros(tensors, 1, dtype=torch.float32), []  # [tensors, 1]
         for number in (0, program):
-            with running_as(number) as found, np.errstate(over="ignore"):
-                launched(kernel, (1,), *given, *sizes)
-            places.append(found)
-        off = {
+            with running_as(number) as addresses, np.errstate(over="ignore"):
+                launched(kernel, (1,), *inputs, *sizes)
+            places.append(addresses)
+        errors = {
             it - move
             for here, there in zip(*places, strict=True)
             if (it := (there - here) // 4) not in moves
             for move in moves
         }
-        if any(by % 2**32 == 0 for by in off):
+        if any(error % 2**32 == 0 for error in errors):
             return Broken("a tensor of more than 2³¹ elements", WRAPS)
-        if any(abs(by) < 1e-5 * max(moves) for by in off):
+        if any(abs(error) < 1e-5 * max(moves) for error in errors):
             return Broken("a tensor of more than 2³¹ elements", ROUNDED)
         return None
 

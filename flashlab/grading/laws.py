@@ -10,17 +10,17 @@ from flashlab.grading.exercise import Broken
 
 HIDDEN = (
     "the numbers are right, but a NaN came up on the way and was replaced: that hides true mistakes as well. "
-    "See to it that none comes up: guard −∞, and the division by 0."
+    "Prevent it: guard −∞, and the division by 0."
 )
 
 ADDED = (
-    "the result is off by very little, as if a small number was added, to the denominator or under the logarithm: "
-    "float32 may hide it, but it is no longer exact. Guard the one case in which the sum is 0."
+    "the result is off by very little, as if a small number was added to the denominator or under the logarithm: "
+    "float32 may hide that, but the result is no longer exact. Guard the one case in which the sum is 0."
 )
 
 
 def no_nan_replaced(attempt: Callable, *args) -> str | None:
-    """Law: no NaN arises that ``nan_to_num`` or ``isnan`` then takes away."""
+    """Law: the attempt computes no NaN that it then replaces by ``nan_to_num`` or finds by ``isnan``."""
     seen = []
 
     def watched(original):
@@ -51,7 +51,7 @@ def no_nan_replaced(attempt: Callable, *args) -> str | None:
 
 
 def nothing_added(ones: Callable) -> Callable[..., Broken | None]:
-    """Build a law: no small number is added where it makes a division or a logarithm safe.
+    """Build a law: no small number is added to make a division or a logarithm safe.
 
     ``ones(attempt, *args)`` runs the attempt on inputs in float64 for which a right one returns ones, without any
     rounding: in float32 a denominator of at least 1 hides a number such as 1e-9. Results that fit into float32 may have
@@ -75,19 +75,20 @@ FAR_BELOW = "scores of 0, −25, −50, −75 and −87"
 
 
 def nothing_clipped(weights: Callable) -> Callable[[Callable], Broken | None]:
-    """Build a law of its own inputs: the weight of a score far below the largest is its exponential: no limit, not 0.
+    """Build a law with its own inputs: a score far below the largest keeps its exponential as weight, neither limited
+    nor set to 0.
 
-    ``weights(attempt, x)`` returns the weights of scores x, of which only the first is near the largest. Beside weights
-    near 1 an error of theirs would not show. Other faults are left to the cases.
+    ``weights(attempt, x)`` returns the weights of scores x. All scores but the first are far below it: beside other
+    weights near 1, an error of a small weight would not show. Other faults are left to the cases.
     """
 
     def law(attempt):
         found, expected = np.asarray(weights(attempt, FALLING)), np.exp(np.float64(FALLING))  # [5] each
-        narrowed, found = found.dtype == np.float16, np.float64(found)
+        is_half, found = found.dtype == np.float16, np.float64(found)
         small = np.isclose(found[0], 1) and (found[1:] < 1e-6).all()
         if small and np.allclose(found, np.maximum(expected, found.min()), 0.01, 0) and (found > 2 * expected).any():
             return Broken(FAR_BELOW, CLIPPED)
-        dropped = (found == 0) & (not narrowed)
+        dropped = (found == 0) & (not is_half)
         only_dropped = small and dropped.any() and np.allclose(found[~dropped], expected[~dropped], 0.01, 0)
         return Broken(FAR_BELOW, DROPPED) if only_dropped and not _rounds(partial(weights, attempt)) else None
 
@@ -95,23 +96,23 @@ def nothing_clipped(weights: Callable) -> Callable[[Callable], Broken | None]:
 
 
 def _rounds(weights):
-    """Return whether weights lose digits, as in float16, where e^−25 is 0 without being set to it, or are lost."""
+    """Return whether weights lose digits, as in float16, where e^−25 is rounded to 0, or are 0."""
     return not np.allclose(np.float64(weights(NEAR))[1:], np.exp(-13.0), 1e-4, 0)
 
 
 SIZES = {2.0**60: "2⁶⁰", 2.0**-60: "2⁻⁶⁰"}
 LARGE, SMALL = (2.0**60,), (2.0**-60,)
 SIZED = (
-    "right for numbers of ordinary size, and wrong for {} ones, with which the result grows and shrinks: clip nothing, "
+    "right for numbers of ordinary size, and wrong for {} ones, to which the result is proportional: clip nothing, "
     "and set nothing to 0 because it is small."
 )
 
 
 def proportional(results: Callable, what: str, sizes: Sequence[float] = tuple(SIZES)) -> Callable:
-    """Build a law of its own inputs: results are proportional to an input.
+    """Build a law with its own inputs: results are proportional to an input.
 
-    ``results(attempt, size)`` returns an array of such results for that input, ``what`` in words, multiplied by
-    ``size``. Faults for size 1, and results in float16, are left to the cases.
+    ``results(attempt, size)`` returns these results, as an array, for the input multiplied by ``size``. ``what`` is the
+    input in words. Faults for size 1, and results in float16, are left to the cases.
     """
 
     def law(attempt):

@@ -11,21 +11,22 @@ from flashlab.grading.records import Expected, Outcome
 from flashlab.grading.results import largest
 from flashlab.grading.verdict import fault_of, never_stored
 
-PLACES = re.compile(r" \([^()]*:\d+[^()]*\)")  # of source, in the messages of a simulated machine
-LATER = 16  # cases after the one that is wrong first in which mistakes are compared
+PLACES = re.compile(r" \([^()]*:\d+[^()]*\)")  # places in the source, in messages of a simulated machine
+LATER = 16  # how many cases after the first wrong one are compared
 
 
 def recognise(
     exercise: Exercise, attempted: Sequence[Outcome], first: int, expected: Sequence[Expected]
 ) -> Iterator[str | None]:
-    """Yield, once, the text of the known mistake that fails first where the attempt does, with the same answer.
+    """Yield, once, the text of the known mistake that explains the attempt; None if there is none.
 
-    attempted: outcomes of the attempt, case by case. first: the case that it gets wrong first. Of several mistakes that
-    answer alike up to there, the one that answers most often alike afterwards is named: once more at least, if the
-    attempt is wrong once more, and no less often than the attempt answers wrongly in another way. A mistake that is
-    wrong where the attempt is right is not named. An attempt that breaks a law, all of whose results are right, has
-    only mistakes that break it, too, and whose results are right. Where results are wrong and no mistake is known, a
-    broken law that found the reason names it.
+    attempted: outcomes of the attempt, case by case. first: the first case that it gets wrong. A mistake explains the
+    attempt if it has the same wrong answer in this case, and no wrong answer in a case that the attempt gets right. If
+    the attempt gets later cases wrong, the two must agree in at least one of them, and in at least as many as they
+    disagree; cases in which the attempt raises an error are no disagreement. Of several such mistakes, the one that
+    agrees most often is named. If all results are right and a law is broken, the mistake must break the same law and
+    agree in all cases. Where results are wrong and no mistake explains them, the sentence of a broken law with inputs
+    of its own is the text.
     """
     lawless = fault_of(attempted[first], expected[first]) is None
     together = attempted[: first + 1 + LATER]
@@ -61,7 +62,7 @@ def _law(outcome):
 
 
 def _alike(a, b):
-    """Are two outcomes the same numbers, NaN included, up to rounding, or the same failure?"""
+    """Return whether two outcomes are the same numbers, NaN included, up to rounding, or the same failure."""
     if a.error or b.error or a.changed != b.changed:
         return bool(a.error) and _failure(a.error) == _failure(b.error)
     if len(a.leaves) != len(b.leaves) or any(leaf.value is None for leaf in (*a.leaves, *b.leaves)):
@@ -70,7 +71,7 @@ def _alike(a, b):
 
 
 def _failure(error):
-    """Return the common part of errors with one cause: the message without its places, or its end without names."""
+    """Return the common part of errors with one cause: the message without places in the source, or its last part."""
     anywhere = PLACES.sub("", error)
     return error.rsplit(": ", 1)[-1] if anywhere == error else anywhere
 

@@ -19,8 +19,8 @@ from flashlab.grading.records import Expected, Leaf, Outcome
 from flashlab.grading.results import largest, leaves, mapped, result_leaves
 from flashlab.grading.words import described, message_of, shortened, where
 
-NUDGES = 3  # times that the inputs are rounded at random
-LEFT_TO_CASES = (Exception,)  # what a law may raise: where an attempt raises, its cases say so
+NUDGES = 3  # how often the inputs are rounded at random
+LEFT_TO_CASES = (Exception,)  # what a law may raise: if the attempt raises it, the cases report it
 
 
 @cache
@@ -37,7 +37,7 @@ def expected_of(exercise: Exercise) -> tuple[Expected, ...]:
 
 
 def expected(exercise: Exercise) -> Iterator[Expected]:
-    """Run the reference on each case."""
+    """Yield the reference's answer to each case."""
     for case in cases(exercise):
         rounded = outcome_of(exercise, exercise.reference, case.args, laws=False)
         wide = mapped(_widen, case.args)
@@ -48,11 +48,11 @@ def expected(exercise: Exercise) -> Iterator[Expected]:
 
 
 def _nudged(args, wide, seed):
-    """Return arguments in float64, each number of an array a rounding away from what it is, in float32 or better."""
-    rng, given = np.random.default_rng(seed), iter(leaves(args))
+    """Return arguments in float64, each number of an array moved by one rounding of float32, or of a finer dtype."""
+    rng, originals = np.random.default_rng(seed), iter(leaves(args))
 
     def nudge(leaf):
-        dtype = getattr(next(given), "dtype", np.dtype(int))
+        dtype = getattr(next(originals), "dtype", np.dtype(int))
         if not isinstance(leaf, np.ndarray) or dtype.kind != "f":
             return leaf
         eps = min(np.finfo(dtype).eps, np.finfo(np.float32).eps)
@@ -92,21 +92,21 @@ def launches(exercise: Exercise, attempt: Callable) -> Iterator[str]:
     """Run an attempt in Triton on its first and its last case and yield, once, its launches as JSON."""
     from flashlab.kernels import compiles  # late: Triton
 
-    with compiles.launches() as noted:
+    with compiles.launches() as to_json:
         for case in {0: cases(exercise)[0], 1: cases(exercise)[-1]}.values():
             exercise.run(attempt)(*case.args)
-    yield noted()
+    yield to_json()
 
 
 def outcome_of(exercise: Exercise, function: Callable, args: tuple, laws: bool = True) -> Outcome:
-    """Run a function, or the launch of a kernel, on copies of the arguments; with ``laws``, see which one it breaks."""
-    given = copy.deepcopy(args)
+    """Run a function, or the launch of a kernel, on copies of the arguments; with ``laws``, look for a broken law."""
+    copies = copy.deepcopy(args)
     try:
         with _programs_noted(exercise, laws) as programs:
-            result = exercise.run(function)(*given)
-        found, fields = tuple(map(_leaf, result_leaves(result))), tuple(getattr(result, "_fields", ()))
+            result = exercise.run(function)(*copies)
+        values, fields = tuple(map(_leaf, result_leaves(result))), tuple(getattr(result, "_fields", ()))
         broke = _broken(exercise, function, args, programs) if laws else None
-        return Outcome(found, fields, described(result), changed=_changed(args, given), broke=broke)
+        return Outcome(values, fields, described(result), changed=_changed(args, copies), broke=broke)
     except NotImplementedError as error:
         if not str(error):
             return Outcome(missing=True)
@@ -123,39 +123,39 @@ def _programs_noted(exercise, laws):
     return programs.noted()
 
 
-def _changed(args, given):
-    pairs = zip(leaves(args), leaves(given), strict=True)
+def _changed(args, copies):
+    pairs = zip(leaves(args), leaves(copies), strict=True)
     return any(isinstance(x, np.ndarray) and not np.array_equal(x, y, equal_nan=True) for x, y in pairs)
 
 
 def _broken(exercise, function, args, programs):
-    """Return the first law that a function breaks, on these inputs or on its own; None if it keeps all."""
+    """Return the first law that a function breaks, with these inputs or with the law's own; None if there is none."""
     laws = [partial(law, function, *copy.deepcopy(args)) for law in exercise.laws]
     laws += [partial(law, programs, *args) for law in exercise.moves]
     if args is cases(exercise)[0].args:
         laws += [partial(law, function) for law in (_overwritten(exercise), *exercise.once)]
     for law in laws:
-        with suppress(*LEFT_TO_CASES), redirect_stdout(io.StringIO()):  # the output is that of the cases
+        with suppress(*LEFT_TO_CASES), redirect_stdout(io.StringIO()):  # only the output of the cases counts
             if broken := law():
                 return broken if isinstance(broken, Broken) else Broken("", broken)
     return None
 
 
 def _overwritten(exercise):
-    """Build a law of its own inputs, two cases of the same shapes: the second call leaves the first one's result."""
+    """Build a law with its own inputs, two cases of the same shapes: the second call keeps the result of the first."""
 
     def law(function):
         if exercise.launch is not None:  # its launch makes the outputs
             return None
-        pairs = itertools.combinations([case.args for case in cases(exercise)], 2)
-        pair = next((pair for pair in pairs if _shapes(pair[0]) == _shapes(pair[1])), None)
+        all_pairs = itertools.combinations([case.args for case in cases(exercise)], 2)
+        pair = next((pair for pair in all_pairs if _shapes(pair[0]) == _shapes(pair[1])), None)
         if pair is None:
             return None
         first = result_leaves(function(*copy.deepcopy(pair[0])))
-        kept = copy.deepcopy(first)
+        before = copy.deepcopy(first)
         function(*copy.deepcopy(pair[1]))
-        then_and_now = zip(kept, first, strict=True)
-        if any(isinstance(x, np.ndarray) and not np.array_equal(x, y, equal_nan=True) for x, y in then_and_now):
+        pairs = zip(before, first, strict=True)
+        if any(isinstance(x, np.ndarray) and not np.array_equal(x, y, equal_nan=True) for x, y in pairs):
             return Broken("two calls", "the second call changed the first one's result: make a new array per call.")
 
     return law
@@ -166,7 +166,7 @@ def _shapes(args):
 
 
 def _leaf(value):
-    kind = type(value)  # not isinstance, which a value may contradict
+    kind = type(value)  # not isinstance: a value may pretend to be of another class
     if issubclass(kind, bool | int | float | complex | np.generic) and np.asarray(value).dtype.kind in "biufc":
         return Leaf("number", np.asarray(value))
     if kind is np.ndarray:

@@ -1,4 +1,4 @@
-"""An answer as untrusted source code, which runs only in the process that judges it."""
+"""An answer as untrusted source code, which runs only in the process of the check."""
 
 import linecache
 from collections.abc import Callable
@@ -25,5 +25,5 @@ class Program(NamedTuple):
 
 
 def defined(attempt: Callable | Program) -> object:
-    """Return a function or kernel, or the answer of a ``Program``, which is run now."""
+    """Return the attempt itself, or the answer of a ``Program``, which is run now."""
     return attempt.run() if isinstance(attempt, Program) else attempt

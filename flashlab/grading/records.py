@@ -31,14 +31,14 @@ class Outcome(NamedTuple):
     whole: str = ""  # what was returned, in words
     error: str = ""  # what it raised
     where: str = ""  # the learner's line that raised it
-    changed: bool = False  # its inputs
-    broke: Broken | None = None  # a law
-    missing: bool = False  # not attempted
+    changed: bool = False  # whether it changed its inputs
+    broke: Broken | None = None  # the law that it broke
+    missing: bool = False  # whether it is a stub
 
 
 class Expected(NamedTuple):
-    """The reference's answer to a case: in the dtype of the inputs, in float64, and by how much roundings of the
-    inputs change that."""
+    """The reference's answer to a case: in the dtype of the inputs, in float64, and how much it changes by
+    roundings of the inputs."""
 
     rounded: Outcome
     exact: tuple[np.ndarray, ...]

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-DEEPEST = 8  # levels of tuples; one nested deeper is no result
+DEEPEST = 8  # levels of tuples; a tuple below them counts as a leaf
 
 
 def mapped(function: Callable, tree: Any) -> Any:

@@ -1,11 +1,11 @@
 """Decide whether an attempt is right, from its answers and those of the reference.
 
-``outcomes`` runs untrusted code; ``first_wrong``, which judges, runs none. ``check`` combines the two;
-``first_failure`` does so in this process.
+``outcomes`` runs untrusted code; ``first_wrong``, which judges, runs none. ``course.check`` runs the
+first by ``forked``, and then the second; ``first_failure`` runs both in this process.
 
-An attempt is as right as the reference is exact: its error against the reference in float64 may be twice the
-reference's own in the dtype of the inputs, and a few roundings. If an exercise sets ``sways``, it may also have
-the effect of a few roundings of the inputs: products added in another order give other scores, and far from zero the
+The precision of the reference is the limit: the error of an attempt, against the reference in float64, may be twice the
+error of the reference in the dtype of the inputs, and a few roundings more. If an exercise sets ``sways``, a few
+roundings of the inputs add their effect: products added in another order give other scores, and far from zero the
 results change much with them. NaN is never right in place of a number.
 """
 
@@ -42,7 +42,7 @@ class Fault(NamedTuple):
 def first_failure(exercise: Exercise, attempt: Callable) -> Fault | None:
     """Return the fault of an attempt on the first wrong case, or None if it is right on all cases.
 
-    Runs the attempt in this process. Raises NotImplementedError for one that was not attempted.
+    Runs the attempt in this process. Raises NotImplementedError for a stub.
     """
     with np.errstate(all="ignore"):
         first = first_wrong(exercise, _attempted(outcomes(exercise, attempt)), expected_of(exercise))
@@ -118,15 +118,15 @@ def _compared(name, yours, rounded, exact, sways):
     own = rounded.value[finite] - exact[finite]
     floating = np.issubdtype(rounded.value.dtype, np.floating)
     eps = np.finfo(rounded.value.dtype).eps if floating else 0
-    floor = np.finfo(np.float32).tiny if floating else 0  # numbers below have lost digits, however they are computed
+    floor = np.finfo(np.float32).tiny if floating else 0  # smaller numbers have fewer digits, however they are computed
     limit = 2 * largest(own) + 8 * eps * largest(exact[finite]) + 4 * sways + floor
     if _within_limit(yours.value, exact, limit):
         return None
-    expected, given = apart(exact, yours.value)
+    right, wrong = apart(exact, yours.value)
     coarse = floating and _explained_by_rounding(yours.value, exact, limit, eps)
     reasons = f"{what} is {yours.value.dtype}, which rounds more coarsely than {rounded.value.dtype}." if coarse else ""
     reasons = "\n".join(filter(None, (reasons, _left_as_before(what, yours.value))))
-    return Fault(reasons, ((f"expected {name or 'result'}", expected), (what, given)))
+    return Fault(reasons, ((f"expected {name or 'result'}", right), (what, wrong)))
 
 
 def _within_limit(value, exact, limit):
@@ -142,7 +142,7 @@ def _explained_by_rounding(value, exact, limit, eps):
     if value.dtype.kind != "f" or np.finfo(value.dtype).eps <= eps:
         return False
     with np.errstate(all="ignore"):
-        rounded = np.float64(exact.astype(value.dtype))  # inf where the dtype ends
+        rounded = np.float64(exact.astype(value.dtype))  # inf beyond the range of the dtype
     return _within_limit(np.float64(value), rounded, limit * np.finfo(value.dtype).eps / eps)
 
 

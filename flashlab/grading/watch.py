@@ -4,7 +4,7 @@
     inside(Q_i, reads.watch("K", K), V, Bc)
     if reads.largest("K") > Bc * d: ...
 
-A watched array behaves like the array. Slices, transposes and copies of it are watched too; results of computations
+A watched array behaves like the original. Slices, transposes and copies of it are watched too; results of computations
 are plain. Slicing, moving and inspecting the shape are not counted.
 """
 
@@ -32,15 +32,15 @@ class Reads:
         names = "array", "asarray", "ascontiguousarray"
         originals = [getattr(np, name) for name in names]
 
-        def kept(original):
+        def watched(original):
             def convert(it, *args, **kwargs):
-                made = original(it, *args, **kwargs)
-                return it._like(made) if isinstance(it, _Watched) else made
+                copy = original(it, *args, **kwargs)
+                return it._like(copy) if isinstance(it, _Watched) else copy
 
             return convert
 
         for name, original in zip(names, originals, strict=True):
-            setattr(np, name, kept(original))
+            setattr(np, name, watched(original))
         try:
             yield
         finally:
@@ -49,14 +49,14 @@ class Reads:
 
     def largest(self, name: str) -> int:
         """Return the largest number of elements of an array that were used at once."""
-        return max((operand.size for used, operand in self.log if used == name), default=0)
+        return max((operand.size for owner, operand in self.log if owner == name), default=0)
 
     def loaded(self, name: str) -> int:
         """Return the number of loaded elements of an array: a tile stays loaded until another of the array is used."""
         elements, at_hand = 0, None
-        for used, operand in self.log:
+        for owner, operand in self.log:
             place = operand.ctypes.data, operand.size
-            if used == name and place != at_hand:
+            if owner == name and place != at_hand:
                 elements, at_hand = elements + operand.size, place
         return elements
 
@@ -90,8 +90,8 @@ class _Watched(np.ndarray):
 
     def __array_function__(self, function, types, args, kwargs):
         if function in DESCRIBE | MOVE:
-            made = function(*_within(_plain, args), **{name: _plain(value) for name, value in kwargs.items()})
-            return made if function in DESCRIBE else _within(self._like, [made])[0]
+            result = function(*_within(_plain, args), **{name: _plain(value) for name, value in kwargs.items()})
+            return result if function in DESCRIBE else _within(self._like, [result])[0]
         return function(*_within(_booked, args), **{name: _booked(value) for name, value in kwargs.items()})
 
     def item(self, *args):
@@ -112,5 +112,5 @@ def _booked(operand):
 
 
 def _within(do, values):
-    """Apply a function to values, and to those in a list: an argument of np.concatenate, a result of np.split."""
+    """Apply ``do`` to values, and to those in a list: an argument of np.concatenate, a result of np.split."""
     return [type(it)(map(do, it)) if type(it) in (list, tuple) else do(it) for it in values]

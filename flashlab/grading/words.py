@@ -27,7 +27,7 @@ def described(value: Any) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """Return an error in words, cut to a length. The text of some errors raises another."""
+    """Return an error in words, cut to a length. ``str`` of some errors raises another error."""
     while error.__cause__ is not None and type(error).__name__ in ("InterpreterError", "CompilationError"):
         error = error.__cause__
     try:
@@ -52,12 +52,13 @@ def where(error: BaseException | None) -> str:
     return found
 
 
-def apart(expected: np.ndarray, given: np.ndarray) -> tuple[str, str]:
+def apart(expected: np.ndarray, yours: np.ndarray) -> tuple[str, str]:
     """Return two arrays in words, with enough digits to distinguish them."""
     for digits in (4, 7, 10, 16):
-        if (theirs := short(expected, digits)) != (yours := short(given, digits)):
+        texts = short(expected, digits), short(yours, digits)
+        if texts[0] != texts[1]:
             break
-    return theirs, yours
+    return texts
 
 
 def short(value: Any, digits: int = 4) -> str:

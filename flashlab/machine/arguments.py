@@ -1,11 +1,11 @@
-"""Checks of arguments by their annotations, so that a formula never answers a wrong call with a number.
+"""Checks of arguments by their annotations, so that a wrong call of a formula raises an error.
 
 =================  ====================================================================================
-``int``            a whole number from 1 on; one of numpy becomes Python's, which never overflows
+``int``            a whole number from 1 on; a numpy integer becomes an int, which never overflows
 ``float``          a finite number above 0
 ``bool``           True or False
 ``Callable[...]``  a function
-``Sequence[X]``    a list or the like, no text, whose elements are checked as X; so is ``Iterable[X]``
+``Sequence[X]``    a list or the like, not a text; its elements are checked as X. So is ``Iterable[X]``
 ``DTypeLike``      a dtype of numpy, or its name
 a class            one of its objects
 ``X | None``       None, or what X says
@@ -34,9 +34,9 @@ Bounds = float | tuple[float | None, float]  # the smallest number (None: above 
 
 
 def check_arguments(**bounds: Bounds) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator: the function then raises TypeError or ValueError for an argument of another kind or size.
+    """Return a decorator that makes a function raise TypeError or ValueError for an argument of another kind or size.
 
-    bounds: of numbers by their names, where they are not those of the table above.
+    bounds: the ``Bounds`` of numbers, by the names of the arguments, where they are not those of the table above.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -60,7 +60,7 @@ def check_arguments(**bounds: Bounds) -> Callable[[Callable[P, R]], Callable[P, 
 
 
 def check_fields(record: Any, **bounds: Bounds) -> None:
-    """Raise TypeError or ValueError for a field of a dataclass or a NamedTuple of another kind or size."""
+    """Raise TypeError or ValueError if a field of this dataclass or NamedTuple does not fit its annotation."""
     for name, check in _checks(inspect.get_annotations(type(record)), bounds).items():
         check(getattr(record, name))
 
@@ -84,9 +84,9 @@ def check_whole(name: str, x: Any, least: float = 1, most: float = math.inf) -> 
 def check_number(name: str, x: Any, least: float | None = None, most: float = math.inf) -> Any:
     """Return x. Raise TypeError or ValueError if it is no finite number, or too small or too large.
 
-    least: above 0 if None.
+    least: None for a number that must be above 0.
     """
-    finite = _is_number(x) and -math.inf < x < math.inf  # without a conversion, which large integers would overflow
+    finite = _is_number(x) and -math.inf < x < math.inf  # large integers would overflow as floats
     if not finite or not (x > 0 if least is None else x >= least) or x > most:
         low = "above 0" if least is None else "" if least == -math.inf else f"at least {least}"
         sizes = " and ".join(filter(None, (low, f"at most {most}" if most < math.inf else "")))
@@ -95,14 +95,14 @@ def check_number(name: str, x: Any, least: float | None = None, most: float = ma
 
 
 def shown(x: object) -> str:
-    """Return a short text of an argument for a message: the value of a plain one, kind and shape of a tensor."""
+    """Return a short text of an argument for a message: type, dtype and shape of an array, otherwise its ``repr``."""
     if hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, type) and np.shape(x) != ():
         return f"{type(x).__name__} {x.dtype} {list(x.shape)}"
     return " ".join(repr(x).split())[:40]
 
 
 def check_dtype(name: str, x: Any) -> Any:
-    """Return x. Raise TypeError if it is no dtype of numpy; None, which numpy takes for float64, is none."""
+    """Return x. Raise TypeError if it is no dtype of numpy. None, which numpy takes for float64, is refused."""
     try:
         np.dtype("no dtype" if x is None else x)
     except TypeError:
@@ -111,9 +111,9 @@ def check_dtype(name: str, x: Any) -> Any:
 
 
 def check_one_shape(**arrays: Any) -> None:
-    """Raise ValueError if arrays that are combined element by element, or tuples of such, differ in shape.
+    """Raise ValueError if arrays, or tuples of arrays, differ in shape.
 
-    numpy and torch would repeat the only row of one for all rows of another.
+    numpy and torch would broadcast them: they would repeat a single row for all rows of another array.
     """
     shapes = {name: [*map(np.shape, x)] if isinstance(x, tuple) else np.shape(x) for name, x in arrays.items()}
     first, *others = shapes.values()
@@ -129,7 +129,7 @@ def _checks(kinds: dict[str, Any], bounds: dict[str, Bounds]) -> dict[str, Calla
 
 
 def _check_of(name: str, kind: Any, bounds: Bounds | None) -> Callable[[Any], Any] | None:
-    """Return the function that checks an argument and returns it; None if its annotation says nothing."""
+    """Return the function that checks an argument and returns it; None if its annotation is not checked."""
     if kind == DTypeLike:
         return lambda x: check_dtype(name, x)
     if isinstance(kind, UnionType):
@@ -170,5 +170,5 @@ def _is_number(x: object) -> bool:
 
 
 def _error(x: object) -> type[Exception]:
-    """Return the error for an argument x that should be another number, or a number."""
+    """Return the class of the error for a wrong argument: ValueError for a number, TypeError for anything else."""
     return ValueError if _is_number(x) else TypeError

@@ -62,7 +62,7 @@ def flops(Nq: int, Nk: int, d: int, *, training: bool = False, rebuilt: bool = F
     """Return the FLOPs of one head's matrix products, 2 Nq Nk d for each of them.
 
     Forward has two products (S and O). ``training`` adds the four of the backward pass (dV, dP, dQ and dK), and
-    ``rebuilt`` one more, S again, where the weights were not kept. Softmax is left out: it takes a few operations for
+    ``rebuilt`` to these S once more, for weights that were not kept. Softmax is left out: it takes a few operations for
     each of the Nq Nk scores, where one product takes 2 d.
     """
     products = 2 + 4 * training + (training and rebuilt)
@@ -82,8 +82,8 @@ def longest(room: float, need: Callable[[int], float], most: int = 2**40) -> int
 def counted(function: Callable, *args: object, **options: object) -> tuple:
     """Return ``function(*args, **options)`` and the FLOPs of its numpy matrix products: a pair (result, FLOPs).
 
-    The arrays in ``args`` are watched, and so is all that is computed from them. A product that none of these enters is
-    not seen.
+    The arrays in ``args`` are watched, and so is all that is computed from them. A product of other
+    arrays is not counted.
     """
 
     class Watched(np.ndarray):

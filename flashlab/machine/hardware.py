@@ -1,9 +1,9 @@
-"""The parts of GPUs, with the document behind each number, and what follows from them.
+"""The properties of GPUs, with the document behind each number, and rates computed from them.
 
-Sizes are in bytes, rates in bytes or operations per second, clocks in Hz, latencies in clock cycles. What could not be
-traced to a document is None, and ``missing`` says why. NVIDIA's "KB", "MB" and "GB" of memory are KiB, MiB and GiB:
-the driver shows 24,576 MiB on a card of "24 GB". Bandwidths are decimal. A source that ends in ``QUOTED`` was not at
-hand: the number is as others quote it.
+Sizes are in bytes, rates in bytes or operations per second, clocks in Hz, latencies in clock cycles. A number
+without a document is None, and ``missing`` says why. NVIDIA's "KB", "MB" and "GB" of memory are KiB, MiB and GiB: the
+driver shows 24,576 MiB on a card of "24 GB". Bandwidths are decimal. A source that ends in ``QUOTED`` was not read: the
+number is as others quote it.
 """
 
 from dataclasses import dataclass
@@ -56,8 +56,8 @@ class Latency(NamedTuple):
 
 @dataclass(frozen=True)
 class Card:
-    """One GPU. Rates of arithmetic are peaks without sparsity: matrix products in float16 and float8 on tensor cores
-    that accumulate in float32, float32 on the ordinary units."""
+    """One GPU. Rates of arithmetic are peaks without sparsity. Those of float16 and float8 are of matrix products on
+    tensor cores, which accumulate in float32. That of float32 is of the CUDA cores."""
 
     name: str
     capability: str
@@ -79,7 +79,7 @@ class Card:
 
     @property
     def per_sm(self) -> PerSM:
-        """Return what each of its SMs has."""
+        """Return the properties of one of its SMs."""
         return PER_SM[self.capability]
 
 
@@ -160,7 +160,7 @@ def missing(card: Card, name: str) -> str:
 
 @check_arguments()
 def smem_rate(card: Card) -> float:
-    """Return the bytes per second between the shared memories of all SMs and their arithmetic."""
+    """Return the bytes per second between the shared memories of all SMs and their arithmetic units."""
     return card.sms * card.per_sm.smem_bytes_per_clock * card.clock
 
 
@@ -176,7 +176,7 @@ def exp_rate(card: Card) -> float:
     return card.sms * card.per_sm.exps * card.clock
 
 
-# By the names of dtypes; numpy has no float8 and no bfloat16, and all that counts here is how many bytes they take.
+# By the name of a dtype, a numpy dtype of the same size: numpy has no float8 and no bfloat16.
 STORED: dict[str, np.dtype] = {
     "float8": np.dtype(np.int8),
     "float16": np.dtype(np.float16),
@@ -206,7 +206,7 @@ def flop_rate(card: Card, dtype: str = "float16") -> float:
 
 
 def flops_per_clock(card: Card, dtype: str = "float16") -> int:
-    """Return the FLOPs of products that one SM does per clock: a power of two, where published peaks are rounded.
+    """Return the FLOPs of products that one SM does per clock, as a power of two: published peaks are rounded.
 
     Raises: ValueError where no document gives the peak.
     """
@@ -230,14 +230,14 @@ class Level(NamedTuple):
     name: str
     nbytes: int | None
     rate: float | None
-    cycles: int | None
+    cycles: int | None  # latency
 
 
 @check_arguments()
 def levels(card: Card, *, one_sm: bool = False) -> list[Level]:
-    """Return the memories of a card, fastest first: all of each, or one SM's part and an even share of the rates."""
-    sms = 1 if one_sm else card.sms  # that the on-chip memories belong to
-    sharing = card.sms if one_sm else 1  # that the other memories' rates are divided by
+    """Return the memories of a card, fastest first. one_sm: registers, L1 and rates are the share of one SM."""
+    sms = 1 if one_sm else card.sms  # whose registers and L1 are added up
+    sharing = card.sms if one_sm else 1  # SMs among which each rate is divided
     smem, _, l2, dram = card.latency or (None,) * 4
 
     def share(rate: float | None) -> float | None:

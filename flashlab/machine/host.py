@@ -16,7 +16,7 @@ PACKAGES = ("numpy", "torch", "triton", "matplotlib", "ipywidgets", "jupyterlab"
 
 @dataclass(frozen=True)
 class Machine:
-    """The properties of a machine on which the lessons depend."""
+    """What the lessons need to know about a machine."""
 
     system: str  # operating system and architecture, such as "Linux x86_64"
     python: str  # version
@@ -30,27 +30,27 @@ class Machine:
 
 def this_machine() -> Machine:
     """Describe the machine that runs this program."""
-    found = versions(PACKAGES)
+    installed = versions(PACKAGES)
     gpu = capability = None
-    if "torch" in found:
+    if "torch" in installed:
         import torch
 
         if torch.cuda.is_available():
             gpu, capability = torch.cuda.get_device_name(), torch.cuda.get_device_capability()
     system = f"{platform.system()} {platform.machine()}"
-    return Machine(system, platform.python_version(), _cpu(), os.cpu_count() or 1, _ram(), gpu, capability, found)
+    return Machine(system, platform.python_version(), _cpu(), os.cpu_count() or 1, _ram(), gpu, capability, installed)
 
 
 @check_arguments()
 def versions(packages: Iterable[str]) -> dict[str, str]:
     """Return the version of each of these packages that is installed."""
-    found = {}
+    installed = {}
     for package in packages:
         try:
-            found[package] = metadata.version(package)
+            installed[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 @check_arguments(nbytes=8)
@@ -62,7 +62,7 @@ def copy_rate(nbytes: int, repeats: int = 5) -> float:
     """
     source = np.ones(nbytes // 8)
     target = np.empty_like(source)
-    inner = max(1, 4_000_000 // nbytes)  # copies per reading of the clock, whose ticks would show in fewer
+    inner = max(1, 4_000_000 // nbytes)  # copies per reading of the clock: one short copy lasts few ticks
 
     def copies() -> None:
         for _ in range(inner):
@@ -82,7 +82,7 @@ def matmul_rate(n: int, repeats: int = 5) -> float:
 
 
 def _shortest(work: Callable[[], object], repeats: int) -> float:
-    """Seconds of the fastest of ``repeats`` calls, after one that warms up."""
+    """Return the seconds of the fastest of ``repeats`` calls, after one call to warm up."""
     work()
     times = []
     for _ in range(repeats):

@@ -30,7 +30,8 @@ class Event(NamedTuple):
 
     kind: str  # "kernel", "load", "hold", "drop" or "store"
     name: str  # of the kernel, the tensor or the tile
-    region: tuple  # the slices of the tensor that were moved; () for the whole and for what is not moved
+    # The slices of the tensor that were moved, () for the whole; of a kernel, its program's place in the grid.
+    region: tuple
     nbytes: int
 
 
@@ -47,7 +48,7 @@ class Account:
         self.resident: dict[str, int] = {}
 
     def book(self, event: Event) -> None:
-        """Apply the next event. No other function changes the sums."""
+        """Apply the next event to the sums."""
         if event.kind == "kernel":
             self.resident.clear()
         elif event.kind == "drop":
@@ -87,12 +88,12 @@ class Moment(NamedTuple):
     nbytes: int  # that it moved, held or dropped
     kernel: str  # the name of the kernel that runs; "" before the first
     program: tuple[int, ...]  # its program's place in the grid, where that was recorded
-    kernels: int  # how many kernels, or programs of one, have begun
+    kernels: int  # how many kernels have begun; each program of a kernel counts
     resident: dict[str, int]  # bytes of each tile in fast memory, by name
     places: dict[str, tuple]  # place of each tile in fast memory that was loaded, by name
     written: frozenset[tuple[str, tuple]]  # (name, place) of all that was stored so far
     bytes: dict[tuple[str, str], int]  # moved so far, by ("load" or "store", name)
-    moved: int  # all of them together
+    moved: int  # the sum of ``bytes``
 
 
 def replay(events: Iterable[Event]) -> Iterator[Moment]:
@@ -113,9 +114,9 @@ def replay(events: Iterable[Event]) -> Iterator[Moment]:
         elif event.kind == "store":
             written = written | {(event.name, place)}
         places = {name: where for name, where in places.items() if name in account.resident}
-        resident, moved = dict(account.resident), dict(account.bytes)
+        resident, bytes_moved = dict(account.resident), dict(account.bytes)
         at = event.kind, event.name, place, event.nbytes, kernel, program, kernels
-        yield Moment(*at, resident, places, written, moved, account.moved)
+        yield Moment(*at, resident, places, written, bytes_moved, account.moved)
 
 
 def _span(index: Region) -> tuple[int, int]:
@@ -126,7 +127,7 @@ def _span(index: Region) -> tuple[int, int]:
 
 
 class Memory(Account):
-    """Two levels of memory that count.
+    """Two levels of memory that count the bytes moved between them.
 
     Args:
         sram_bytes: size of the fast memory in bytes; unlimited if None.
@@ -144,7 +145,7 @@ class Memory(Account):
     def __init__(self, sram_bytes: float | None = None, *, record: bool = True):
         super().__init__()
         self.sram_bytes = sram_bytes
-        self.events: list[Event] | deque[Event] = [] if record else deque(maxlen=0)  # which forgets at once
+        self.events: list[Event] | deque[Event] = [] if record else deque(maxlen=0)  # stores nothing
         self.peak: dict[str, int] = {}
         self.peak_bytes = 0
         self.tensors: dict[str, np.ndarray] = {}
@@ -160,7 +161,7 @@ class Memory(Account):
 
     @check_arguments()
     def reserve(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> None:
-        """Allocate a tensor in slow memory, full of NaN, which shows regions without a store. Nothing is booked."""
+        """Allocate a tensor in slow memory. Its NaN (0 in integers) show regions without a store. Nothing is booked."""
         self.tensors[name] = np.full(shape, np.nan if np.issubdtype(dtype, np.floating) else 0, dtype)
 
     def load(self, name: str, *region: Region) -> np.ndarray:
@@ -178,7 +179,7 @@ class Memory(Account):
             self.book(Event("hold", name, (), tile.nbytes))
 
     def drop(self, *names: str) -> None:
-        """Give the room of these tiles back."""
+        """Free the room of these tiles."""
         for name in names:
             if name not in self.resident:
                 raise KeyError(f"there is no tile {name!r:.40} in fast memory")
@@ -202,7 +203,7 @@ class Memory(Account):
             self.resident.clear()
 
     def book(self, event: Event) -> None:
-        """Make sure that the tile fits, take the event in, and remember it."""
+        """Check that the tile fits, apply the event, and record it."""
         if event.kind in ("load", "hold"):
             self._check_room(event.name, event.nbytes)
         super().book(event)

@@ -5,8 +5,8 @@ from typing import Any
 
 
 def whole_number(n: Any) -> int | None:
-    """Return n as an int; None if it is not a whole number, such as a bool, or a tensor that is not one."""
-    if type(n) is int:  # also a symbol of torch.compile's
+    """Return n as an int; None if it is not a whole number. Neither a bool nor a tensor of booleans is one."""
+    if type(n) is int:  # also true of a symbolic int under torch.compile
         return n
     if isinstance(n, bool) or "bool" in str(getattr(n, "dtype", "")):
         return None

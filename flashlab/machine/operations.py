@@ -1,8 +1,8 @@
 """The operations that a program of a simulated SM yields, and the tiles, buffers and barriers that they name.
 
 On Hopper the result of a product is in the registers of the program that issued it. On Blackwell it is in tensor
-memory, a buffer that every program can access: ``into``, ``Take`` and ``Put``; ``Commit`` signals finished products at
-a barrier.
+memory, in a buffer that every program can access (``into``, ``Take``, ``Put``), and ``Commit`` makes finished products
+arrive at a barrier.
 
 Source: NVIDIA, PTX ISA, sections "mbarrier" (count, pending bytes, phase), "wgmma", "cp.async.bulk.tensor", "tcgen05".
 """
@@ -17,7 +17,7 @@ from flashlab.machine.arguments import check_arguments
 
 
 class Tile(NamedTuple):
-    """The content of a buffer: block j of a tensor, for step g or, of Q, for several steps."""
+    """The content of a buffer: block j of a tensor. g: the step that uses it, if only one does."""
 
     name: str  # Q, K, V; in tensor memory S, P, O
     j: int
@@ -33,7 +33,7 @@ class Buffer:
     def __init__(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> None:
         self.name, self.array = name, np.full(shape, np.nan, dtype)
         self.holds: Tile | None = None  # the tile that is here
-        self.coming: Tile | None = None  # the one that is being copied here
+        self.coming: Tile | None = None  # the tile that is on its way here
         self.readers = []  # the programs whose products are reading it
 
     @property
@@ -43,9 +43,9 @@ class Buffer:
 
 
 class Barrier:
-    """Hopper's mbarrier: a phase is complete when ``count`` have arrived and all expected bytes are there.
+    """Hopper's mbarrier: a phase is complete after ``count`` arrivals, when all expected bytes are there.
 
-    Only the parity of the phase can be seen, ``phase``: it is 0 while the first phase is open, 1 during the second,
+    Programs see only ``phase``, the parity of the open phase: 0 while the first phase is open, 1 during the second,
     then 0 again. To wait for a phase of parity p is to wait until the open phase has the other parity.
     """
 
@@ -55,7 +55,7 @@ class Barrier:
         self.pending, self.pending_bytes = count, 0
 
     def completed(self, phase: int) -> bool:
-        """Return whether the last completed phase has this parity. Before any is complete, that parity is 1."""
+        """Return whether the last completed phase has this parity. Before the first, that parity is 1."""
         return self.phase != phase
 
     def arrive(self, nbytes: int = 0) -> bool:
@@ -111,7 +111,7 @@ class Product(NamedTuple):
     function: Callable
     instructions: int
     cycles: int  # of one instruction
-    into: tuple[Buffer, Tile] | None = None  # where the result goes in tensor memory, and the tile that it is
+    into: tuple[Buffer, Tile] | None = None  # the buffer in tensor memory that gets the result, and its tile
 
 
 class Commit(NamedTuple):
@@ -136,7 +136,7 @@ class Put(NamedTuple):
 
 
 class Finish(NamedTuple):
-    """Go on when at most ``left`` of one's own products are not done."""
+    """Go on when at most ``left`` products of this program are not done."""
 
     left: int
 

@@ -1,4 +1,4 @@
-"""Placements: how the P ranks of a group share one sequence of N tokens, and the scores that two ranks share.
+"""Placements: how the P ranks of a group share one sequence of N tokens, and the scores between two ranks.
 
 A placement lists the tokens of each rank as runs of positions: ``range`` objects, in the order of the rank's memory.
 
@@ -21,7 +21,7 @@ Runs = tuple[range, ...]  # the tokens of one rank
 
 @check_arguments(N=0)
 def contiguous(N: int, P: int) -> tuple[Runs, ...]:
-    """Return the runs of each of P ranks: one stretch of N / P tokens, the longer ones where P does not divide N."""
+    """Return the runs of each of P ranks: one stretch of N / P tokens, rounded down or up."""
     return tuple((stretch,) for stretch in _stretches(N, P))
 
 
@@ -50,7 +50,7 @@ def placement_of(name: str, N: int, P: int) -> tuple[Runs, ...]:
 
 
 def check_documents(documents: Sequence[int], N: int) -> None:
-    """Raise ValueError unless these are the places where texts begin in a sequence of N tokens, and N."""
+    """Raise ValueError unless these are the places where texts begin in a sequence of N tokens, with N at the end."""
     whole = all(whole_number(place) is not None for place in documents)
     if not whole or list(documents[:1]) != [0] or documents[-1] != N or list(documents) != sorted(documents):
         expected = f"the places where texts begin, from 0 on, and at the end {N}, the number of tokens"
@@ -81,7 +81,7 @@ class Block(NamedTuple):
 
     @property
     def pairs(self) -> int:
-        """Number of scores that count."""
+        """Number of visible scores."""
         Nq, Nk = self.rows[1] - self.rows[0], self.cols[1] - self.cols[0]
         hidden_after = _triangle(Nq - 1 - self.right, Nk) if self.right is not None else 0
         hidden_before = _triangle(Nk - 1 - self.left, Nk) if self.left is not None else 0
@@ -90,7 +90,7 @@ class Block(NamedTuple):
 
 
 def _triangle(longest: int, most: int) -> int:
-    """Return min(1, most) + min(2, most) + ... + min(longest, most): keys hidden from rows, one more from each."""
+    """Return min(1, most) + min(2, most) + ... + min(longest, most): keys hidden, one more in each row."""
     if longest <= 0:
         return 0
     short = min(longest, most)
@@ -98,7 +98,10 @@ def _triangle(longest: int, most: int) -> int:
 
 
 class _Part(NamedTuple):
-    """Queries q0 .. q1 and keys k0 .. k1, of which those count with lo <= j - i <= hi; None: no end."""
+    """Queries q0 to q1 - 1 and keys k0 to k1 - 1, in the ranks' own indices.
+
+    Query i sees key j if lo <= j - i <= hi; None: no end.
+    """
 
     q0: int
     q1: int
@@ -116,10 +119,11 @@ def blocks(
     right: int | None = None,
     documents: tuple[int, ...] | None = None,
 ) -> tuple[Block, ...]:
-    """Return the blocks that cover, each score once, what the queries of one rank see of the keys of another.
+    """Return blocks that hold, each once, all visible scores between the queries of one rank and the keys of another.
 
     A query at position p sees the keys at p - left .. p + right, both included; None: no end. documents: the positions
-    at which packed texts begin, and N at the end; then a query sees keys of its own text only. All runs have one step.
+    at which packed texts begin, and N at the end; then a query sees keys of its own text only. All runs must have the
+    same step.
     """
     for name, end in (("left", left), ("right", right)):
         if end is not None:
@@ -140,7 +144,7 @@ def blocks(
 
 
 def _placed(runs: Runs, text: tuple[int, int] | None) -> Iterable[tuple[range, int, int]]:
-    """Yield the runs, cut to one text if there is one: (run, its first position, the rank's own index of that)."""
+    """Yield the runs, cut to one text if there is one: (run, its first position, the rank's index of that position)."""
     offset = 0
     for run in runs:
         inside = run if text is None else run[_index(run, text[0]) : _index(run, text[1])]
@@ -150,7 +154,7 @@ def _placed(runs: Runs, text: tuple[int, int] | None) -> Iterable[tuple[range, i
 
 
 def _index(run: range, position: int) -> int:
-    """Return how many positions of a run are before this one."""
+    """Return how many positions of a run are before ``position``."""
     return min(max(-((run.start - position) // run.step), 0), len(run))
 
 
@@ -166,7 +170,7 @@ def _part(
         q0, k1 = max(q0, k0 - hi), min(k1, q1 + hi)
     if lo is not None:
         q1, k0 = min(q1, k1 - lo), max(k0, q0 + lo)
-    if hi is not None:  # the other end of the window may have moved these
+    if hi is not None:  # again: ``lo`` may have moved k0 and q1
         q0, k1 = max(q0, k0 - hi), min(k1, q1 + hi)
     empty = lo is not None and hi is not None and lo > hi  # a short window may fall between the tokens of a stripe
     if q0 >= q1 or k0 >= k1 or empty:
@@ -177,20 +181,20 @@ def _part(
 
 
 def _append(parts: list, part: Any, join: Callable[[Any, Any], Any]) -> None:
-    """Append a part, joined with the last one where the two are one window."""
+    """Append a part, joined with the last one if ``join`` returns one part for the two."""
     joined = join(parts[-1], part) if parts else None
     parts[-1:] = [joined] if joined else [*parts[-1:], part]
 
 
 def _beside(a: _Part, b: _Part) -> _Part | None:
-    """Join two parts of the same queries: all of a's keys are seen, and b's go on from there."""
+    """Join two parts of the same queries if all keys of a are seen, and those of b follow without a left end."""
     if a[:2] == b[:2] and a.k1 == b.k0 and a.lo is a.hi is b.lo is None:
         return b._replace(k0=a.k0)
     return None
 
 
 def _below(a: _Part, b: _Part) -> _Part | None:
-    """Join two parts of which the second has the next queries, and the same edge on the right."""
+    """Join two parts if b has the next queries, both begin at one key, and they have one right edge and no left one."""
     if a.q1 != b.q0 or a.k0 != b.k0 or not (a.lo is b.lo is None) or a.hi != b.hi:
         return None
     one_edge = a.k1 == b.k1 if a.hi is None else a.q1 + a.hi <= a.k1 <= b.k1
@@ -203,14 +207,14 @@ def _block(part: _Part) -> Block:
 
 
 def pairs(queries: Runs, keys: Runs, *window: int | None, **options: tuple[int, ...] | None) -> int:
-    """Return how many scores the queries of one rank and the keys of another have in common; as for ``blocks``."""
+    """Return the number of visible scores between two ranks. Arguments: as for ``blocks``."""
     return sum(block.pairs for block in blocks(queries, keys, *window, **options))
 
 
 def schedule(
     placement: Sequence[Runs], *window: int | None, **options: tuple[int, ...] | None
 ) -> list[list[tuple[int, int]]]:
-    """Return what each rank of a ring does in each step: steps of ranks of (whose keys it has, scores it computes).
+    """Return, for each step of a ring and each rank, the owner of the keys that it has and how many scores it computes.
 
     In step s, rank r has the keys of rank r - s. Steps at the end in which no rank has anything to do are left out.
     """

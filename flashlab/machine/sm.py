@@ -1,8 +1,8 @@
 """One streaming multiprocessor (SM): it runs programs, and its units work asynchronously on a simulated clock.
 
 A program is a generator that yields ``operations``. The copy engine, the tensor core and the vector units carry them
-out on real arrays, and each takes its cycles; barriers tell the programs which work is done. Programs that disagree
-about a phase fail as they would on the chip, with a ``Deadlock`` or a ``Race``.
+out on real arrays, and each takes its cycles; barriers tell the programs which work is done. Where programs disagree
+about a phase, the chip would hang or compute wrong numbers; here they raise ``Deadlock`` or ``Race``.
 """
 
 import heapq
@@ -45,10 +45,10 @@ class Event(NamedTuple):
     end: int
     unit: str  # copy engine, tensor core, vector units, exponential unit, barrier, or the name of a program that waits
     by: str  # the program that issued it
-    kind: str  # Q K V O, S PV, softmax rescale; full[0] and such, where a phase is waited for or complete
-    j: int  # the block; for a barrier the phase
+    kind: str  # Q K V O, S PV, softmax rescale; of a wait or a completion the barrier, such as full[0], or "products"
+    j: int  # the block; the phase that is awaited, or that a completion opens; of "products", how many may be left
     g: int | None = None  # the step that a copy is for
-    where: str = ""  # the buffer that is filled, those that are read
+    where: str = ""  # the buffer that a copy fills, or those that a product reads
 
 
 class Job:
@@ -72,7 +72,7 @@ class Job:
 class Unit:
     """A part of the SM that processes jobs one after the other, in the order of their arrival.
 
-    Vector units process ``slice`` cycles of each job in turn: two programs that compute share them.
+    A unit with a ``slice`` processes so many cycles of each job in turn: two programs share it.
     """
 
     def __init__(self, sm: "SM", slice: int | None = None) -> None:
@@ -80,7 +80,7 @@ class Unit:
         self.queue, self.working, self.busy = deque(), False, 0
 
     def add(self, job: Job, cycles: int | None = None) -> None:
-        """Queue this many cycles of the job, or all that are left."""
+        """Queue this many cycles of the job, or all that are left; at most a slice."""
         self.queue.append((job, min(job.left if limit is None else limit for limit in (cycles, self.slice))))
         if not self.working:
             self._next()
@@ -109,7 +109,7 @@ class SM:
     Args:
         latency: cycles between the copy engine's last byte and its arrival at the barrier.
         issue: cycles between two instructions that a program sends to the tensor core.
-        strict: raise ``Race``; if False, go on with what the buffer holds, and note the sentence in ``races``.
+        strict: raise ``Race``; if False, go on with what the buffer holds, and append the message to ``races``.
 
     Attributes:
         now: the clock, in cycles; events: list of ``Event`` in the order in which they ended.
@@ -122,8 +122,8 @@ class SM:
         self.copy_engine, self.tensor_core, self.vector_units = Unit(self), Unit(self), Unit(self, slice=16)
         self.exponential_unit = Unit(self, slice=16)
         self._agenda, self._count = [], 0  # heap of (cycle, number, action, arguments)
-        self._waiting = {}  # by program: the barrier and phase, or the number of products, and since when
-        self._products = {}  # by program: those that are not done
+        self._waiting = {}  # by program: (may it go on?, barrier or "products", phase or number, since which cycle)
+        self._products = {}  # by program: its products that are not done
         self._commits = []  # (products that are not done, barrier)
 
     @check_arguments()
@@ -225,7 +225,7 @@ class SM:
             self._race(f"{name} wants {tile} from {buffer.name}, but {there}")
 
     def _claim(self, name: str, buffer: Buffer, tile: Tile) -> None:
-        """Announce a result; the tensor core works in order, so the program's own products have read by then."""
+        """Announce a result. Earlier products of the same program need no check: the tensor core works in order."""
         for reader in set(buffer.readers) - {name}:
             self._race(f"{name} has {tile} written to {buffer.name} while {reader} reads {buffer.holds} there")
         buffer.coming = tile
@@ -271,11 +271,11 @@ class SM:
         self._hold(buffer, put.tile, put.array)
         self.after(0, self._go, name)
 
-    def _race(self, sentence: str) -> None:
-        sentence = f"at cycle {self.now:,} {sentence}"
+    def _race(self, message: str) -> None:
+        message = f"at cycle {self.now:,} {message}"
         if self.strict:
-            raise Race(sentence)
-        self.races.append(sentence)
+            raise Race(message)
+        self.races.append(message)
 
     def _work(self, name: str, work: Work) -> None:
         units = {"vector units": (self.vector_units, work.cycles)}

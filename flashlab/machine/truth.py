@@ -1,12 +1,12 @@
-"""Objects that combine by few operators: the others would drop one of them, or take them for numbers or tuples."""
+"""A base class of objects that combine by few operators, and raise an error for all others."""
 
 from typing import Any
 
 
 class NoTruth:
-    """Base of objects that have no truth value and no arithmetic: ``a and b`` would return b, and drop a."""
+    """Base class of objects without arithmetic and truth value: with a truth value, ``a and b`` would drop a."""
 
-    combine = ""  # how to combine such objects
+    combine = ""  # for the messages: how to combine such objects
 
     def __bool__(self) -> bool:
         name = type(self).__name__

@@ -36,8 +36,8 @@ def _check(Q: torch.Tensor, K: torch.Tensor, V: torch.Tensor, past_K: torch.Tens
     """Raise TypeError or ValueError unless the past and the new tokens have the same heads, columns and dtype."""
     check_dense(Q=Q, K=K, V=V, past_K=past_K, past_V=past_V)
     shapes = [list(x.shape) for x in (Q, K, V, past_K, past_V)]
-    one = len({x.dtype for x in (Q, K, V, past_K, past_V)}) == 1
-    if any(len(shape) != 4 for shape in shapes) or not one or Q.shape[2] != K.shape[2]:
+    one_dtype = len({x.dtype for x in (Q, K, V, past_K, past_V)}) == 1
+    if any(len(shape) != 4 for shape in shapes) or not one_dtype or Q.shape[2] != K.shape[2]:
         expected = "Q [B, H, n, d], K and V [B, Hk, n, d], past_K and past_V [B, Hk, N, d] of one dtype"
         dtypes = sorted({str(x.dtype) for x in (Q, K, V, past_K, past_V)})
         raise ValueError(f"expected {expected}, got {', '.join(map(str, shapes))} of {' and '.join(dtypes)}")

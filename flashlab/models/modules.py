@@ -32,8 +32,8 @@ def scaled_dot_product_attention(
             Leading dimensions broadcast, and there may be none.
         attn_mask: [Nq, Nk] or with more dimensions, broadcastable to [..., H, Nq, Nk]: boolean, True where a key is
             seen; or numbers, which are added to the scaled scores and get a gradient.
-        dropout_p: each weight becomes 0 with this probability, rounded to a multiple of 2^-16. The random numbers are
-            other ones than torch's.
+        dropout_p: each weight becomes 0 with this probability, rounded to a multiple of 2^-16. The random numbers
+            are not those of torch.
         is_causal: query i sees keys j <= i, aligned at the upper left, as in torch. ``flash_attention`` aligns at the
             lower right; the two differ where Nq and Nk do.
         scale: factor on the scores, 1/sqrt(d) if None.
@@ -69,7 +69,7 @@ def scaled_dot_product_attention(
 
 
 def _check(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
-    """Refuse what the slices and views below would hide from the checks of ``flash_attention``."""
+    """Raise TypeError or ValueError for what slices and views below would hide from ``flash_attention``."""
     for name, x in zip(NAMES, (query, key, value), strict=True):
         check_dense(**{name: x})
         if x.dim() < 2:
@@ -131,7 +131,7 @@ class FlashAttention(nn.Module):
     """Multi-head attention: project to queries, keys and values, attend, project back.
 
     Args:
-        d_model: width of the input and the output; each head has d_model / num_heads of it.
+        d_model: width of the input and the output; each head has d_model / num_heads columns.
         num_heads: query heads.
         num_kv_heads: key/value heads, a divisor of num_heads, which the query heads share; num_heads if None.
         causal: position i sees positions up to i.
@@ -181,13 +181,13 @@ class FlashAttention(nn.Module):
         """Attend within each of B texts: x [B, N, d_model], and the result has the same shape.
 
         Raises TypeError for an x that is no dense tensor of the parameters' dtype (of any floating-point dtype under
-        autocast), ValueError for other dimensions, here or of what ``attention`` returns.
+        autocast), ValueError for other dimensions of x, or of what ``attention`` returns.
         """
         check_dense(x=x)
         if not x.is_floating_point():
             raise TypeError(f"x must have a floating-point dtype, got {x.dtype}")
         own = self.q_proj.weight
-        plain = type(self.q_proj) is nn.Linear and type(own) is nn.Parameter  # others may convert what they get
+        plain = type(self.q_proj) is nn.Linear and type(own) is nn.Parameter  # other modules may convert their input
         if plain and own.dtype != x.dtype and not torch.is_autocast_enabled(x.device.type):
             raise TypeError(f"x must have the dtype of the parameters, {own.dtype}, got {x.dtype}")
         if x.dim() != 3 or x.shape[2] != self.q_proj.in_features:

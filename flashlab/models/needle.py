@@ -1,8 +1,8 @@
-"""A needle in a haystack, at the size of one head of the character model: n pairs are stored, and each key asks back.
+"""A needle in a haystack, at the size of one head of the character model: each of n stored keys asks for its value.
 
-Everything is learned, and by both kinds of attention alike: the query, key and value of each symbol, and the read-out.
-The only difference is what happens to the scores: a softmax, or nothing. The pairs are drawn anew for each text, so
-there is nothing to learn by heart.
+Both kinds of attention learn the same things: the query, key and value of each symbol, and the read-out. The only
+difference is what happens to the scores: a softmax, or nothing. The pairs are drawn anew for each text, so there is
+nothing to learn by heart.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,10 @@ class Model(NamedTuple):
     weights: Weights
 
     def answers(self, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        """Return scores [B, n, SYMBOLS] of the value of each key, when these pairs are stored: keys, values [B, n]."""
+        """Return for each key the scores of all symbols as its value, [B, n, SYMBOLS].
+
+        keys, values: the stored pairs, [B, n] each.
+        """
         for name, x in {"keys": keys, "values": values}.items():
             if x.dtype != torch.int64 or x.shape != keys.shape or not ((x >= 0) & (x < SYMBOLS)).all():
                 expected = f"int64 [B, n] from 0 to {SYMBOLS - 1}"
@@ -42,13 +45,13 @@ class Model(NamedTuple):
 @check_arguments(n=(1, SYMBOLS))
 def texts(B: int, n: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw n different keys for each of B texts, and a value for each key: int64 [B, n] both."""
-    keys = torch.rand(B, SYMBOLS, dtype=torch.float32, generator=generator).argsort(1)[:, :n]
+    keys = torch.rand(B, SYMBOLS, dtype=torch.float32, generator=generator).argsort(1)[:, :n]  # [B, n]
     return keys, torch.randint(SYMBOLS, (B, n), generator=generator)
 
 
 @check_arguments(steps=0, seed=0)
 def train(kind: str, *, d: int = 16, dv: int | None = None, steps: int = 600, seed: int = 0) -> Model:
-    """Train a head with d columns, dv in its values, on texts of 4 to all 64 pairs. kind: one of ``KINDS``."""
+    """Train a head with d columns, dv in its values, on texts of 4 to ``SYMBOLS`` pairs. kind: one of ``KINDS``."""
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r:.40}")
     generator = torch.Generator().manual_seed(seed)

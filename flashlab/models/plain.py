@@ -15,7 +15,7 @@ from flashlab.machine.arguments import check_arguments
 
 @check_arguments()
 def dense(Q: Tensor, K: Tensor, V: Tensor, *, causal: bool, window: int | None = None) -> Tensor:
-    """Compute attention from its definition: the N x N matrix is there, and autograd keeps it for the backward pass.
+    """Compute attention from its definition. Autograd keeps the N x N matrix for the backward pass.
 
     causal: query i sees keys j <= i + Nk - Nq. window: if given, mask keys at distance ``window`` or more.
     Raises ValueError if the first queries would see no key.
@@ -35,7 +35,7 @@ def dense(Q: Tensor, K: Tensor, V: Tensor, *, causal: bool, window: int | None =
 
 
 def _check(Q: Tensor, K: Tensor, V: Tensor) -> None:
-    """Raise ValueError unless Q [..., Nq, d], K [..., Nk, d] and V [..., Nk, dv] match in shape and dtype."""
+    """Raise TypeError or ValueError unless Q [..., Nq, d], K [..., Nk, d], V [..., Nk, dv] match in dtype and shape."""
     fits = min(Q.ndim, K.ndim, V.ndim) >= 2 and Q.shape[:-2] == K.shape[:-2] == V.shape[:-2]
     if not fits or Q.shape[-1] != K.shape[-1] or K.shape[-2] != V.shape[-2]:
         found = f"{list(Q.shape)}, {list(K.shape)} and {list(V.shape)}"
@@ -113,7 +113,7 @@ def tiled(Q: Tensor, K: Tensor, V: Tensor, Br: int, Bc: int, *, causal: bool = F
 def update(m_i: Tensor, l_i: Tensor, O_i: Tensor, S_ij: Tensor, V_j: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Take in one tile of scores S_ij [Br, Bc] and its values V_j [Bc, dv]. Masked scores are -inf.
 
-    m_i, l_i: [Br], O_i: [Br, dv], of the keys so far. Returns the same three, of the tile's keys too.
+    m_i, l_i: [Br], O_i: [Br, dv], of the keys so far. Returns the same three, with the keys of the tile.
     """
     if S_ij.shape != (len(m_i), len(V_j)) or V_j.shape[1:] != O_i.shape[1:]:
         raise ValueError(f"expected S_ij [Br, Bc], V_j [Bc, dv] for O_i {O_i.shape}, got {S_ij.shape}, {V_j.shape}")

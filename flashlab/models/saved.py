@@ -15,7 +15,7 @@ def saved(function: Callable, *inputs: object, **options: object) -> Counter:
 
     A piece of memory counts once, under the shape of its first view. Saved inputs are counted, too.
     """
-    tensors = {}  # address -> tensor, held so that no address is used twice
+    tensors = {}  # address -> tensor, kept so that no address is used again
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         tensors.setdefault(tensor.untyped_storage().data_ptr(), tensor)

@@ -8,8 +8,8 @@ Supported: causal and full attention, sliding windows, packed and padded batches
 write out, masks of numbers that are added to the scores, soft caps, sinks, dropout in training, and caches. Not
 supported, and refused with NotImplementedError: the options of layers in ``CANNOT``, and returned weights.
 
-A layer attends by the mask that the model built, as with ``attn_implementation="eager"``, whatever the layer says of
-causality and windows itself. Causal masks, windows and padding are not written out as [Nq, Nk], unless the model itself
+A layer uses the mask that the model built, as with ``attn_implementation="eager"``, and not what the layer itself says
+of causality and windows. Causal masks, windows and padding are not written out as [Nq, Nk], unless the model itself
 or ``torch.compile`` reads the mask. Other masks are written out, by transformers. A query that sees no key, such as
 padding on the left, has O = 0, as with ``"sdpa"``; ``"eager"`` averages all values. A model that lets padding flow into
 other tokens, such as BLT, therefore computes as with ``"sdpa"``.
@@ -133,7 +133,7 @@ def attend(
 
     Raises:
         NotImplementedError: an option in ``CANNOT``, or without a mask a window in a layer that is not causal.
-        ValueError: a mask of other dimensions, or neither a mask nor a word of the layer on causality.
+        ValueError: a mask of other dimensions, or no mask and no is_causal of the call or the layer.
     """
     check(query, key, value, names=("query", "key", "value"))
     if is_causal is not None:
@@ -198,8 +198,9 @@ def mask(
 ) -> Mask:
     """Return the mask that a model of transformers asks for before its layers run, [B, 1, q_length, kv_length].
 
-    It says all that the layers need: nothing depends on what they pass beside it. Its rule is arithmetic for causal and
-    full attention and for windows, if the queries are the last positions, and a boolean tensor otherwise.
+    The layers need nothing else: what they pass beside it is ignored. Its rule is arithmetic for causal and full
+    attention and for windows, if the queries are the last positions; otherwise it is a boolean tensor. Padding adds a
+    boolean tensor.
     """
     from transformers.masking_utils import causal_mask_function, eager_mask, sdpa_mask
 
@@ -219,7 +220,7 @@ def mask(
 
 
 def _rule(function: Any) -> Any:
-    """Return the mask of a mask function of transformers; None for any other."""
+    """Return the mask of a mask function of transformers; None for a function of other origin."""
     from transformers import masking_utils as theirs
 
     if function is theirs.causal_mask_function:

@@ -16,7 +16,7 @@ class Writer:
 
     Args:
         model: (tokens [B, n], positions [B, n]) -> scores [B, n, alphabet]. It attends in ``FlashAttention`` modules
-            only, all causal; while it reads and writes here, each attends to a ``PagedCache`` of its own.
+            only, all causal; while it reads and writes here, each module attends to a ``PagedCache`` of its own.
         pages, page: how many pages each cache has, and tokens per page.
         longest: the largest number of tokens of a text; None: the pages are the limit.
     """
@@ -29,7 +29,7 @@ class Writer:
             found = [layer.causal for layer in self.layers]
             raise ValueError(f"model must have FlashAttention modules, all with causal=True, got {found}")
         self.caches = [_cache(layer, pages, page) for layer in self.layers]
-        self.pool = self.caches[0].pool  # the others do the same
+        self.pool = self.caches[0].pool  # the other pools are equal
         self.following = {}  # text -> scores [alphabet] of its next token
 
     @check_arguments()
@@ -42,7 +42,7 @@ class Writer:
             PoolFull: it is too long for the pages. In both cases nothing has changed.
         """
         if tokens.ndim != 1 or len(tokens) == 0 or tokens.dtype not in (torch.int32, torch.int64):
-            raise ValueError(f"expected int64 tokens [n] with n >= 1, got {tokens.dtype} {list(tokens.shape)}")
+            raise ValueError(f"expected int32 or int64 tokens [n] with n >= 1, got {tokens.dtype} {list(tokens.shape)}")
         text = self._each("add")
         try:
             self._check([text], len(tokens))
@@ -98,7 +98,7 @@ class Writer:
             if self.longest is not None and length > self.longest:
                 raise ValueError(f"text {text} would have {length} tokens, and the model takes {self.longest}")
 
-    def _step(self, texts: Sequence[int], tokens: Tensor) -> Tensor:
+    def _step(self, texts: Sequence[int], tokens: Tensor) -> None:
         """Let the model read tokens [B, n] as the next ones of B texts, for which ``_check`` found room."""
         lengths = torch.tensor([self.pool.texts[text].length for text in texts], dtype=torch.int64)  # [B]
         positions = lengths[:, None] + torch.arange(tokens.shape[1])  # [B, n]
@@ -118,7 +118,7 @@ class Writer:
 
 
 class _Attending:
-    """The attention of one module to the cache of some texts: new keys and values go there first."""
+    """The attention of one module to the cache of some texts, to which new keys and values are appended first."""
 
     def __init__(self, cache: PagedCache, texts: Sequence[int]) -> None:
         self.cache, self.texts = cache, texts

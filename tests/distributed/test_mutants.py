@@ -17,7 +17,7 @@ MUTANTS = [  # mistake, module, function, old, new
      "runs = placement_of(placement, sum", "runs = placement_of('contiguous', sum"),
     ("a buffer is written while it is sent and read", "wire", "Wire.pass_on",
      "def wait():", "[x.zero_() for x in tensors]\n\n    def wait():"),
-    ("keys of the wrong owner", "ring", "hops", "(wire.rank - s) % P for", "(wire.rank + s) % P for"),
+    ("keys of the wrong owner", "ring", "owners_by_step", "(wire.rank - s) % P for", "(wire.rank + s) % P for"),
     ("the last step is left out", "ring", "forward", "enumerate(owners)", "enumerate(owners[:-1])"),
     ("every block is causal", "compute", "_scores", "if block.right is not None:", "if True:"),
     ("a block of queries counts only once", "compute", "Gradients.add", "+= dq", "= dq"),
