@@ -45,7 +45,7 @@ def _card(name):
 
 
 def embed() -> str:
-    """Return the page about figures in pages of others. The example on it is the code that it shows."""
+    """Return the page about figures in other people's pages. Its example runs the code that it shows."""
     picture = f'<img alt="{drawn.title(EXAMPLE)}" src="figures/{EXAMPLE}.png">'
     shown = EMBEDDED.replace("SITE", SITE).replace("PICTURE", "")
     names = "\n".join(f"- `{name}`: {drawn.sentence(name)}" for name in drawn.names())

@@ -20,14 +20,14 @@ NEIGHBOURS = re.compile(r"^\[.*\]\(00_start_here\.ipynb#The-map\).*\n*", re.M)  
 # What a stored notebook prints for an unsolved exercise. ``links`` says it once, for the whole page.
 UNTOUCHED = re.compile(r"^(?:○ \S+: not (?:answered|attempted) yet\b|\S+ is not solved yet:).*\n?", re.M)
 NEEDED_LESSONS = re.compile(r"\blessons? (\d\d)(?: (to|and) (\d\d))?")
-KEYS = "Press Shift+Enter in each code cell as you come to it."  # true of a notebook
+KEYS = "Press Shift+Enter in each code cell as you come to it."  # true in a notebook only
 ALIGNED = re.compile(r"\S {2,}\S|^(?!  next: )[ \[]", re.M)  # columns, arrays and code, which no break may tear
 PREDICT = re.compile(r"\b(predict|guess|before you run|say before)\b", re.I)
 
 TITLES = {notebook(it): f"{number(it):02} · {it.title}" for it in LESSONS}  # of the pages of the lessons
 ROOT = NOTEBOOKS.parent
 PINS = (ROOT / "constraints.txt").read_text(encoding="utf-8")
-# What a machine of Colab may lack (Triton, without a GPU). Its own torch and Triton stay: they belong to its driver.
+# What a Colab machine may lack (Triton, without a GPU). Its own torch and Triton stay: they fit its driver.
 NEEDED = {name: re.search(rf"^{name}==([\w.]+)", PINS, re.M)[1] for name in ("anywidget", "hypothesis", "triton")}
 
 
@@ -99,9 +99,9 @@ def write_for_colab(folder: Path):
 
 
 def readable(name: str) -> dict:
-    """Return a stored notebook with figures that move, imports and given-away answers folded, and links to run it."""
+    """Return a stored notebook with figures that move and links to run it; imports and outputs with answers fold."""
     lesson = stored(name)
-    asked = False  # does an answer follow, until the next prose?
+    asked = False  # whether outputs up to the next prose answer a question
     for cell in lesson["cells"]:
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
@@ -132,7 +132,7 @@ def readable(name: str) -> dict:
 
 
 def needed(lesson: Lesson) -> set[Lesson]:
-    """Return the lessons that the opening of a lesson names as those that it needs."""
+    """Return the lessons that a lesson needs, as its opening names them."""
     opening = "".join(stored(notebook(lesson))["cells"][0]["source"])
     found = set()
     for first, link, last in NEEDED_LESSONS.findall(re.search(r"\*\*You need\*\*.*", opening)[0]):
@@ -156,7 +156,7 @@ def _text(output):
 
 
 def _is_prose(text):
-    """Return whether the lines of a text may be broken: it has one, or none with columns."""
+    """Return whether the lines of a text may be broken: it has one line, or no columns."""
     return "\n" not in text.strip() or not ALIGNED.search(text)
 
 
@@ -167,7 +167,7 @@ def _html(lesson):
 
 
 def links(name: str) -> dict:
-    """Return the cell that leads from a page to the notebook, in Colab or on a machine, and says what differs there."""
+    """Return the cell that links a page to its notebook, in Colab or on a machine, and says how the page differs."""
     words = (
         f"[Run in Google Colab]({COLAB}/{name}){{.start}} or on your machine: `make lab` ([set up](../set_up.md)) · "
         f"[the notebook itself]({REPOSITORY}/blob/main/notebooks/{name})\n\n"

@@ -27,7 +27,7 @@ ROUTES = {
 
 
 def checked() -> list[str]:
-    """Return the table of all exercises: the names and minutes of functions and kernels, and how many answers."""
+    """Return the table of all exercises: names and minutes of functions and kernels, and the number of answers."""
     rows = []
     for lesson in LESSONS:
         functions, kernels, answers = (_of(lesson, kind) for kind in KINDS)
@@ -51,7 +51,7 @@ def questions() -> list[str]:
 def weeks(route: int) -> list[str]:
     """Return the table of a route of this many weeks: lessons, their minutes, what to hand in, and the sentence.
 
-    What to hand in are all exercises of the lessons, with the option of the grader that chooses them.
+    Learners hand in all exercises of the week's lessons; the column has the option of the grader that chooses them.
     """
     named = {it.name: it for it in LESSONS}
     rows = [_week(at, [named[it] for it in names.split()]) for at, names in enumerate(ROUTES[route], 1)]
