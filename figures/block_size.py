@@ -86,14 +86,15 @@ def _refused(total: int, held: int, limits: dict[str, int]) -> str | None:
 def trace(state: State) -> dict:
     """Return for each size its tiles in bytes, the card's refusal, the bytes that it moves, and the curves.
 
-    ``times``: those bytes' time in times of arithmetic, None without a documented rate; tiles in times of each memory.
-    ``fits``: the largest B that does; ``enough``: the first from which arithmetic decides; 0 if there is none.
+    ``times``: the curves: the time of the bytes divided by that of arithmetic (None without a documented rate), and the
+    bytes of the tiles divided by the size of their memory. ``fits``: the largest B that the card accepts; ``enough``:
+    the smallest B at which arithmetic decides; 0 if there is none.
     """
     return _trace(state.card, state.d, state.dtype, state.registers)
 
 
 def describe(state: State) -> Caption:
-    """Say what the tiles take, whether that runs, and which of bytes and arithmetic decides."""
+    """Say how much memory the tiles take, whether they fit, and how the time of bytes compares with arithmetic's."""
     numbers = trace(state)
     size = numbers["sizes"][state.step]
     words = f"[{size['B']} × {size['B']}](step) on {_article(state.card)}, [d = {state.d}](d): "

@@ -1,11 +1,11 @@
 """Softmax attention and linear attention side by side as the text grows: FLOPs, bytes, what is kept, and time.
 
 Kills the belief that linear attention wins as soon as it does fewer FLOPs. FLOPs cross at N = C + 2d, the bytes that
-the programs ask for at a few tiles, the memory that is kept at a few hundred tokens. But with so few FLOPs per byte
+the programs ask for at a few tiles, the memory that is kept at d tokens in float16. But with so few FLOPs per byte
 linear attention waits for memory: the least time crosses only where softmax attention begins to wait for arithmetic.
 
-One causal head, by tiles of C queries and keys, in chunks of C tokens, with all of the card to itself. The least time
-counts each byte once, as if caches caught all that is read again.
+One causal head, by tiles of C queries and keys, in chunks of C tokens, has the whole card. The least time counts each
+byte once, as if caches served all repeated reads.
 """
 
 from dataclasses import dataclass

@@ -121,7 +121,7 @@ def _moves(line: str) -> bool:
 
 
 def _value(line: str) -> str:
-    """Return what a line's load is called, or what its store writes."""
+    """Return the name to which a line's load is assigned, or the expression that its store writes."""
     statement: Any = ast.parse(line.strip()).body[0]
     return ast.unparse(statement.targets[0] if isinstance(statement, ast.Assign) else statement.value.args[1])
 

@@ -1,11 +1,12 @@
 """Which thread holds which number of a tile, which bank of shared memory has it, and how many turns an access takes.
 
 Kills two beliefs: that a thread holds a row or a block of a product (it has two numbers in each of two rows, and the
-same again every eight columns), and that conflicts of banks come from shared memory alone (they come from both layouts:
-lanes along a row have none, those of the accumulator have some unless the tile is swizzled).
+same again every eight columns), and that bank conflicts come from shared memory alone (they come from both layouts:
+lanes along a row have none, lanes of the accumulator have some unless the tile is swizzled).
 
 Triton computes both layouts, from the objects that kernels pass to it. They are linear: the place of a number is the
-XOR of one place for each bit of its thread and its register. So the trace has these few places, and no table.
+XOR of one place for each bit that is set in its thread and its register. So the trace has these few places, and no
+table.
 """
 
 import re
@@ -48,7 +49,7 @@ def numbers_of(layout: str) -> np.ndarray:
     """Return row and column of each register of each thread, [THREADS, registers, 2], as Triton says."""
     found = re.findall(r"T(\d+): *(\d+)", LAYOUTS[layout].format_tensor_view([SIZE, SIZE]))
     thread, register = np.array(found, int).T  # [SIZE * SIZE] each, row after row
-    places = np.empty((THREADS, SIZE * SIZE // THREADS, 2), int)
+    places = np.empty((THREADS, SIZE * SIZE // THREADS, 2), int)  # [THREADS, registers, 2]
     places[thread, register] = np.indices((SIZE, SIZE)).reshape(2, -1).T
     return places
 
@@ -106,7 +107,7 @@ def trace(state: State) -> dict:
 
 
 def describe(state: State) -> str:
-    """Say where the thread's register lies in the tile, and in how many turns it moves with those of other lanes."""
+    """Say where the thread's register is in the tile, and how many turns it takes to move with those of other lanes."""
     row, column = numbers_of(state.layout)[state.step, state.register].tolist()
     groups = trace(state)["banks"]
     counts, lanes = groups[state.step * len(groups) // THREADS], THREADS // len(groups)
