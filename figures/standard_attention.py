@@ -58,7 +58,7 @@ def _inputs() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @cache
 def _fused() -> Sequence[Event]:
-    """Return the events of the fused way, which does not know of mask and dropout: they cost it no byte."""
+    """Return the events of the fused way, without mask and dropout, which would add no byte."""
     memory = Memory()
     tiling.fa2_forward(*_inputs(), B, B, memory=memory)
     return memory.events
