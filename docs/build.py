@@ -20,7 +20,7 @@ MENDED = {
     '<summary aria-label="Toggle hidden content">': "<summary>",
     '<div class="output text_html"><img': '<div tabindex="0" class="output text_html"><img',
     '<div class="output text_html"><figure': '<div tabindex="0" class="output text_html"><figure',
-    'display="block"': 'display="block" tabindex="0"',  # a formula that scrolls, as charts do
+    'display="block"': 'display="block" tabindex="0"',  # wide formulas scroll, as charts do
     "<pre>": '<pre tabindex="0">',
     '<div class="table-wrapper': '<div tabindex="0" class="table-wrapper',
 }

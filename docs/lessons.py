@@ -11,20 +11,21 @@ from flashlab.course.data import NOTEBOOKS
 from flashlab.course.lessons import LESSONS, Lesson, notebook, number
 
 COURSE = "https://github.com/flashlab-course/flashlab"
-REPOSITORY = os.environ.get("FLASHLAB_REPOSITORY") or COURSE  # where a site finds its lessons: a fork has its own
+REPOSITORY = os.environ.get("FLASHLAB_REPOSITORY") or COURSE  # the repository of the lessons; a fork sets its own
 PROJECT = "/".join(REPOSITORY.split("/")[-2:])
 SITE = "https://{}.github.io/{}".format(*PROJECT.split("/"))
 COLAB = f"https://colab.research.google.com/github/{PROJECT}/blob/gh-pages/colab"
 CODESPACE = f"https://codespaces.new/{PROJECT}"
-NEIGHBOURS = re.compile(r"^\[.*\]\(00_start_here\.ipynb#The-map\).*\n*", re.M)  # the page has links of its own
-# What a stored notebook prints for an unsolved exercise. ``links`` says it once, for the whole page.
+# A line of links to the map and the neighbours of a lesson, which a page has elsewhere.
+NEIGHBOURS = re.compile(r"^\[.*\]\(00_start_here\.ipynb#The-map\).*\n*", re.M)
+# What a stored notebook prints for an unsolved exercise. ``links`` says so once, for the whole page.
 UNTOUCHED = re.compile(r"^(?:○ \S+: not (?:answered|attempted) yet\b|\S+ is not solved yet:).*\n?", re.M)
 NEEDED_LESSONS = re.compile(r"\blessons? (\d\d)(?: (to|and) (\d\d))?")
 KEYS = "Press Shift+Enter in each code cell as you come to it."  # true in a notebook only
-ALIGNED = re.compile(r"\S {2,}\S|^(?!  next: )[ \[]", re.M)  # columns, arrays and code, which no break may tear
+ALIGNED = re.compile(r"\S {2,}\S|^(?!  next: )[ \[]", re.M)  # columns, arrays and code, whose lines must not be broken
 PREDICT = re.compile(r"\b(predict|guess|before you run|say before)\b", re.I)
 
-TITLES = {notebook(it): f"{number(it):02} · {it.title}" for it in LESSONS}  # of the pages of the lessons
+TITLES = {notebook(it): f"{number(it):02} · {it.title}" for it in LESSONS}  # titles of the pages of lessons
 ROOT = NOTEBOOKS.parent
 PINS = (ROOT / "constraints.txt").read_text(encoding="utf-8")
 # What a Colab machine may lack (Triton, without a GPU). Its own torch and Triton stay: they fit its driver.
@@ -162,8 +163,8 @@ def _is_prose(text):
 
 def _html(lesson):
     """Return the data of each output that has HTML."""
-    shown = [output.get("data", {}) for cell in lesson["cells"] for output in cell.get("outputs", [])]
-    return [data for data in shown if "text/html" in data]
+    outputs = (output.get("data", {}) for cell in lesson["cells"] for output in cell.get("outputs", []))
+    return [data for data in outputs if "text/html" in data]
 
 
 def links(name: str) -> dict:

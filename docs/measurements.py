@@ -98,7 +98,7 @@ def by_cache(stored):
 
 def by_codes(stored):
     """Yield a chart for each width, mask and length: kernels on 8 bits beside some in bfloat16."""
-    timed = [row for row in stored["rows"] if row.get("tflops")]  # making the codes multiplies nothing
+    timed = [row for row in stored["rows"] if row.get("tflops")]  # rows on making the codes have no products
     for (d, causal, N), rows in _groups(timed, lambda row: (row["d"], row["causal"], row["N"])):
         bars = [Bar(IN_EIGHT_BITS.get(row["impl"], row["impl"]), row["tflops"]) for row in rows]
         yield f"forward, d = {d}, {_mask(causal)}, N = {N:,}", bars
@@ -245,8 +245,8 @@ def _section(name, stored):
     making = "\n\n".join([folded, packages, f"`{about['command']}`", raw("</details>")])
     least = charts.says in (SHORT, SHORTER)
     tables = "".join(_bars(*chart, least=least) for chart in charts.of(stored))
-    shown = raw(f'<div class="cells">{tables}</div>') if tables else ""
-    return f"## {charts.title}\n\n{charts.says} {where}\n\n{making}\n\n{shown}"
+    cells = raw(f'<div class="cells">{tables}</div>') if tables else ""
+    return f"## {charts.title}\n\n{charts.says} {where}\n\n{making}\n\n{cells}"
 
 
 def _bars(words, bars, least=False):

@@ -12,7 +12,7 @@ from docs.lessons import COURSE, REPOSITORY
 from flashlab.course.lessons import LESSONS, notebook
 
 HERE = Path(__file__).parent
-# files of this folder that are pages as they stand
+# The Markdown files of this folder that become pages.
 WRITTEN = ("set_up", "teach", "flash_attention", "accessibility", "about")
 WINGS = {
     "machine": "What a GPU is, and what it charges",

@@ -95,8 +95,8 @@ def picture(figure: str, box: Box) -> bytes:
 def chart(name: str, cell: str) -> bytes:
     """Return the chart that a cell of the notebook ``name`` stores, as PNG."""
     (outputs,) = [it["outputs"] for it in stored(f"{name}.ipynb")["cells"] if it["id"] == cell]
-    shown = "".join("".join(it.get("data", {}).get("text/html", "")) for it in outputs)
-    return base64.b64decode(re.search(r'base64,([^"]*)"', shown)[1])
+    text = "".join("".join(it.get("data", {}).get("text/html", "")) for it in outputs)
+    return base64.b64decode(re.search(r'base64,([^"]*)"', text)[1])
 
 
 def _size(box):

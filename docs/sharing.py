@@ -106,18 +106,18 @@ def _shared(page, text):
 
 def _card(page, text, root):
     name = picture(page)
-    shown = name and drawn.figure(name)
-    named = {"description": description(page, text), "twitter:card": "summary_large_image"}
+    figure = name and drawn.figure(name)
+    meta = {"description": description(page, text), "twitter:card": "summary_large_image"}
     graph = {
         "title": _title(text),
-        "description": named["description"],
+        "description": meta["description"],
         "type": "article" if page.startswith("lessons/") else "website",
         "site_name": NAME,
         "url": address(page),
         "image": f"{ADDRESS}figures/{name or RACE}.png",
-        "image:alt": shown.describe(shown.State()) if shown else SHOWN,
+        "image:alt": figure.describe(figure.State()) if figure else SHOWN,
     }
-    lines = [f'<meta name="{name}" content="{html.escape(words)}">' for name, words in named.items()]
+    lines = [f'<meta name="{name}" content="{html.escape(words)}">' for name, words in meta.items()]
     lines += [f'<meta property="og:{name}" content="{html.escape(words)}">' for name, words in graph.items()]
     lines += [f'<link rel="canonical" href="{address(page)}">']
     lines += [f'<link rel="icon" type="image/svg+xml" href="{root}_static/favicon.svg">']

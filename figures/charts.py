@@ -30,7 +30,7 @@ class Mark(NamedTuple):
     y: tuple
     title: str
     lines: list
-    share: float | None = None  # of the darkest colour, in %, where the place itself has the colour
+    share: float | None = None  # share of the darkest colour, in %, if the place itself is coloured
 
     def placed(self, height: float) -> dict:
         """Return the place as data for the page, in pixels from the upper left corner of the picture."""
@@ -91,7 +91,7 @@ def bars(values: dict, *, unit: str = "", title: str = "", colors: Any = style.F
     ax.bar_label(container, [f" {words}" for words in labels], fontsize=10, color=style.INK)
     ax.tick_params(left=False, labelleft=True, labelsize=10)
     ax.invert_yaxis()
-    inside = [(2, 0), (width * style.DPI - 2, 0)]  # pixels: all of the row answers, its name and its number, too
+    inside = [(2, 0), (width * style.DPI - 2, 0)]  # pixels: a mark covers the whole row, with its name and number
     across = ax.transData.inverted().transform(inside)[:, 0]
     marks = [
         Mark(ax, across, (row - 0.5, row + 0.5), name, [words])

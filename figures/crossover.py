@@ -48,17 +48,17 @@ def costs(N: int, d: int, C: int, dtype: str) -> dict:
 
 @lru_cache(maxsize=16)
 def _trace(d: int, C: int, dtype: str) -> dict[str, Any]:
-    found = [costs(N, d, C, dtype) for N in LENGTHS]
+    by_length = [costs(N, d, C, dtype) for N in LENGTHS]
     ridge = hardware.ridge(hardware.CARDS[CARD], dtype)
     measures = [
         {
             "name": words, "what": what,
-            "softmax": [it[what][0] for it in found], "linear": [it[what][1] for it in found],
+            "softmax": [it[what][0] for it in by_length], "linear": [it[what][1] for it in by_length],
             "crossing": crossing(what, d, C, dtype),
         }
         for what, words in NAMES.items()
     ]  # fmt: skip
-    intensity = [it["flops"][1] / it["bytes"][1] for it in found]
+    intensity = [it["flops"][1] / it["bytes"][1] for it in by_length]
     return {"lengths": LENGTHS, "measures": measures, "ridge": ridge, "intensity": intensity, "card": CARD,
             "d": d, "C": C}  # fmt: skip
 

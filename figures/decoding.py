@@ -20,7 +20,7 @@ from flashlab.reference import decoding
 CARD = CARDS["H200 SXM"]
 PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 17, 24, 32, 33, 48, 64)
 GROUP, D = 8, 128
-TEXT, QUERY = 512, 511  # keys of the real row, and which query it is
+TEXT, QUERY = 512, 511  # the number of keys of the real row, and its query
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from flashlab.machine.costs import error
 from flashlab.reference import eight_bits
 from flashlab.reference.attention import attention, weights
 
-ROW = 327  # "rabbit", which leaves most of its weights far behind
-EVERY = 4  # one query of so many has its output computed
-LENGTHS = tuple(2**n for n in range(10, 18))  # of sums
+ROW = 327  # "rabbit", whose weights are mostly far below the largest
+EVERY = 4  # the output is computed for every fourth query
+LENGTHS = tuple(2**n for n in range(10, 18))  # numbers in a sum
 FLUSHES = (None, 2048, 512, 128)
 
 

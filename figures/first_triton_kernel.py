@@ -61,7 +61,7 @@ def _trace(kernel: str, N: int, block: int) -> dict[str, Any]:
                 "tensor": now.name,
                 "rows": rows[0] if rows else (0, 1),
                 "columns": columns,
-                "ran": lines,  # since the program began or moved something; the last of them moves this
+                "ran": lines,  # since the program began or its last load or store; the last line moves this
                 "value": _value(source[lines[-1]]),
                 "loaded": moved["load"],
                 "stored": moved["store"],

@@ -47,8 +47,8 @@ class State:
 @cache
 def numbers_of(layout: str) -> np.ndarray:
     """Return row and column of each register of each thread, [THREADS, registers, 2], as Triton says."""
-    found = re.findall(r"T(\d+): *(\d+)", LAYOUTS[layout].format_tensor_view([SIZE, SIZE]))
-    thread, register = np.array(found, int).T  # [SIZE * SIZE] each, row after row
+    view = LAYOUTS[layout].format_tensor_view([SIZE, SIZE])
+    thread, register = np.array(re.findall(r"T(\d+): *(\d+)", view), int).T  # [SIZE * SIZE] each, row after row
     places = np.empty((THREADS, SIZE * SIZE // THREADS, 2), int)  # [THREADS, registers, 2]
     places[thread, register] = np.indices((SIZE, SIZE)).reshape(2, -1).T
     return places
@@ -59,9 +59,9 @@ def offsets(swizzled: bool) -> np.ndarray:
     """Return where shared memory has each number, counted in numbers, [SIZE, SIZE], as Triton says."""
     view = (SWIZZLED if swizzled else IN_ORDER).format_hardware_view([SIZE, SIZE])
     offset, row, column = np.array(re.findall(r"Offset: (\d+) -> \( *(\d+), *(\d+)\)", view), int).T
-    found = np.empty((SIZE, SIZE), int)
-    found[row, column] = offset
-    return found
+    result = np.empty((SIZE, SIZE), int)  # [SIZE, SIZE]
+    result[row, column] = offset
+    return result
 
 
 def together(layout: str) -> int:
@@ -87,8 +87,8 @@ def _trace(layout: str, register: int, swizzled: bool) -> dict[str, Any]:
     places, shared = numbers_of(layout), offsets(swizzled)
     moved = words(layout, swizzled, register) % BANKS  # [groups, 32]
     return {
-        "of_thread": places[2 ** np.arange(7), 0].tolist(),  # a place per bit of a thread's number,
-        "of_register": places[0, 2 ** np.arange(5)].tolist(),  # and of a register's
+        "of_thread": places[2 ** np.arange(7), 0].tolist(),  # a place per bit of a thread's number
+        "of_register": places[0, 2 ** np.arange(5)].tolist(),  # a place per bit of a register's number
         "offset_of_row": shared[2 ** np.arange(6), 0].tolist(),
         "offset_of_column": shared[0, 2 ** np.arange(6)].tolist(),
         "layout": layout,

@@ -97,20 +97,20 @@ def counted(state: State) -> list[dict]:
 
 @lru_cache(maxsize=16)
 def _counted(d: str, card: str) -> list[dict]:
-    found = []
+    rows = []
     for share in SHARES:
         it = design(State(0, share, d, card))
         units = [sum(n * cycles for n, cycles in (it.scores, it.weighted)), it.weights[1], it.maximum + it.weights[0]]
         steady = round(_run(it, COUNTED).steady)
-        found.append({"share": share, "cycles": steady, "units": [len(roles.TILES) * cycles for cycles in units]})
-    return found
+        rows.append({"share": share, "cycles": steady, "units": [len(roles.TILES) * cycles for cycles in units]})
+    return rows
 
 
 def best(state: State) -> str:
     """Return the smallest share whose time is at most half a per cent above the least time."""
-    found = counted(state)
-    least = min(it["cycles"] for it in found)
-    return next(it["share"] for it in found if it["cycles"] <= 1.005 * least)
+    rows = counted(state)
+    least = min(row["cycles"] for row in rows)
+    return next(row["share"] for row in rows if row["cycles"] <= 1.005 * least)
 
 
 def trace(state: State) -> dict:

@@ -20,7 +20,7 @@ from figures.figure import Scrub, declared, key, numbers, states
 
 HERE = Path(__file__).parent
 SHARED = ("svg", "words", "marks", "state", "clock", "hands", "tip", "theme", "mount")  # each imports from those before
-CHARTS = ("svg", "theme", "tip", "chart")  # for charts, in the same order
+CHARTS = ("svg", "theme", "tip", "chart")  # for charts; here, too, each imports from those before
 # The most sets of numbers that a page carries, and that a reader can wait for while a cell runs. A figure with more
 # sets carries those that differ from the first in one control.
 MOST, AWAITED = 1000, 64

@@ -23,7 +23,7 @@ from flashlab.reference import pipeline
 QUERIES = 128  # one tile; its keys are the 512 tokens of the text, in four blocks
 STAGES = (1, 2, 3, 4)
 CONSUMERS = ("both warpgroups in one partition", "two", "two, ping-pong")
-SCALES = (13_000, 24_000)  # cycles across the picture: the first that suffices
+SCALES = (13_000, 24_000)  # cycles across the picture: the first number that is large enough
 SHARED = ("tensor core", "vector units")  # units that work for both consumers
 NAMES = {"softmax": "P", "rescale": ""}
 WAITS = {"full": "tiles", "q_full": "Q", "turn": "turn", "products": "products", "empty": "room", "q_empty": "room"}
@@ -197,7 +197,7 @@ def _earlier(event: Event, wait: Event, events: list[Event]) -> bool:
 
 def _waited(product: Event, events: list[Event]) -> list[str]:
     """Return what a product waited for: the barriers at which its consumer waited in this step, and the tensor core."""
-    previous = product.j + (product.kind == "S")  # the scores that its consumer asked for one step before
+    previous = product.j + (product.kind == "S")  # the scores of its consumer one step before
     since = [e.start for e in events if e[2:6] == ("tensor core", product.by, "S", previous)]
     waits = [e for e in events if e.unit == product.by and max(since, default=-1) < e.end <= product.start]
     lines = [_ended(e, events) for e in waits if e.kind != "products"]

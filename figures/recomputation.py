@@ -328,17 +328,17 @@ def counted() -> dict:
 
 def measured() -> dict:
     """Return what ``flashlab/bench/recomputation.py`` measured on one GPU."""
-    found = data.measured("h200_recomputation")
-    ways = found["standard"], found["flash"]
+    stored = data.measured("h200_recomputation")
+    ways = stored["standard"], stored["flash"]
     bytes_too = {"bytes": tuple(way["bytes"] for way in ways)} if all(way["bytes"] for way in ways) else {}
-    return {"device": found["about"]["device"], **bytes_too, "time": tuple(way["ms"] for way in ways)}
+    return {"device": stored["about"]["device"], **bytes_too, "time": tuple(way["ms"] for way in ways)}
 
 
 def bills() -> dict:
     """Return the bills of the paper's configuration by source, each {quantity: "standard, fused"} in words."""
-    found = measured()
-    device = found.pop("device").removeprefix("NVIDIA ")
-    by = {"printed in the paper, A100": PAPER, "counted in this course": counted(), f"measured, one {device}": found}
+    ours = measured()
+    device = ours.pop("device").removeprefix("NVIDIA ")
+    by = {"printed in the paper, A100": PAPER, "counted in this course": counted(), f"measured, one {device}": ours}
     return {
         who: {each: ", ".join(say(each, one) for one in pair) for each, pair in bill.items()}
         for who, bill in by.items()

@@ -124,8 +124,8 @@ def _code(function: Callable | None, now: Moment) -> str | None:
 def _together(runs: dict[str, dict], Nq: int, Nk: int) -> dict[str, Any]:
     """Return all runs under one clock, which ticks at each number of bytes at which one of them moves on."""
     clock = sorted({0, *(line["moved"] for run in runs.values() for line in run["lines"])})
-    named = [{"name": name, **run} for name, run in runs.items()]
-    return {"Nq": Nq, "Nk": Nk, "sram": SRAM_BYTES, "clock": clock, "runs": named}
+    rows = [{"name": name, **run} for name, run in runs.items()]
+    return {"Nq": Nq, "Nk": Nk, "sram": SRAM_BYTES, "clock": clock, "runs": rows}
 
 
 def trace(state: State) -> dict:

@@ -56,7 +56,7 @@ class Explorer:
         try:
             state = self.figure.State(**fields)
             return {"key": key(self.figure, state), **numbers(self.figure, state)}
-        except Exception as error:  # whatever it is: the page waits for an answer
+        except Exception as error:  # any error: the page waits for an answer
             return {"error": f"{type(error).__name__}: {error}"}
 
     def __repr__(self) -> str:

@@ -229,7 +229,7 @@ def _prepare(
         raise ValueError(f"expected Q [g, n, d], K [N, d], V [N, dv], got {Q.shape}, {K.shape}, {V.shape}")
     one_dtype(Q=Q, K=K, V=V)
     (g, n, d), dv = Q.shape, V.shape[1]
-    dtype = np.result_type(Q.dtype, np.float32)  # of arithmetic
+    dtype = np.result_type(Q.dtype, np.float32)  # the dtype of the arithmetic
     memory.place(Q=Q, K=K, V=V)
     memory.reserve("O_s", (count(len(K), size), g, n, dv), dtype)
     memory.reserve("lse_s", (count(len(K), size), g, n), dtype)

@@ -70,7 +70,7 @@ def chunked(
     memory, (d, dv) = Memory(record=False) if memory is None else memory, (Q.shape[1], V.shape[1])
     if start is not None and start.shape != (d, dv):
         raise ValueError(f"start must be a state [d, dv] = {(d, dv)}, got {start.shape}")
-    wide = np.result_type(Q.dtype, np.float32)  # of arithmetic
+    wide = np.result_type(Q.dtype, np.float32)  # the dtype of the arithmetic
     memory.place(Q=Q, K=K, V=V, KV=np.zeros((d, dv), wide) if start is None else start.astype(wide))
     memory.reserve("O", V.shape, Q.dtype)
     with memory.kernel("head"):

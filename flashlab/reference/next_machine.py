@@ -19,8 +19,8 @@ from flashlab.machine.arguments import check_arguments
 from flashlab.reference.online_softmax import State
 
 B200 = hardware.CARDS["B200"]
-ROWS = 128  # of a product on Blackwell: its instruction takes 128 rows, as many as tensor memory has
-THRESHOLD = 8.0  # by how much the maximum may rise, in units of log2, before it is raised
+ROWS = 128  # rows of one product instruction on Blackwell, as many as tensor memory has
+THRESHOLD = 8.0  # the rise of the maximum, in units of log2, up to which m stays
 LOG2_E, LN_2 = np.log2(np.e), np.log(2)
 
 
@@ -213,7 +213,7 @@ class Rates(NamedTuple):
         return max(0.0, (most - least) / slope)
 
 
-# The maximum, late
+# A maximum that is raised late
 
 
 def lazy_update(state: State, S_ij: np.ndarray, V_j: np.ndarray, threshold: float = THRESHOLD) -> State:
@@ -283,7 +283,7 @@ class Finished(NamedTuple):
 def finished(T: int, causal: bool = False, shifted: bool = True, compute: int = 4, add: int = 1) -> Finished:
     """Let T programs compute, and add in the fixed order of ``turns``: a tile's dQ takes one addition at a time."""
     queues, order = visits(T, causal, shifted), turns(T, causal, shifted)
-    done, free, waited = [0] * T, [0] * T, 0  # when each program, each dQ is free again
+    done, free, waited = [0] * T, [0] * T, 0  # the time at which each program, and each dQ, is free again
     while any(queues):
         j = next((j for j in range(T) if queues[j] and order[queues[j][0]][0] == j), None)
         if j is None:

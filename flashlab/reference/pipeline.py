@@ -43,11 +43,11 @@ class Budget:
     rows: int = 64
     flops: int = 4096  # of the tensor core per cycle: half of a B200's, FlashAttention-4 (arXiv 2603.05451), 2.2
     depth: int = 16  # of d, or of keys, that one instruction takes (wgmma m64nNk16)
-    softmax_of_64: int = 864  # rows
+    softmax_of_64: int = 864  # cycles for 64 rows
     lanes: int = 128  # multiplications per cycle
     bytes: float = H100.l2_rate / H100.sms / H100.clock  # from L2 to one SM, per cycle
-    latency: int = 263  # of L2, on an H800: Luo et al. 2024, arXiv 2402.13499
-    issue: int = 8  # between two instructions of a warpgroup: an assumption, without effect where consumers take turns
+    latency: int = 263  # cycles of L2, on an H800: Luo et al. 2024, arXiv 2402.13499
+    issue: int = 8  # cycles between two instructions of a warpgroup: assumed, without effect if consumers take turns
 
     def __post_init__(self) -> None:
         check_fields(self, latency=0, issue=0)

@@ -310,7 +310,7 @@ def forward(
     if not roles.keys() <= programs.keys():
         raise TypeError(f"the roles are {', '.join(programs)}, got {', '.join(roles)}")
     programs |= roles
-    sm = SM(latency=263, strict=strict)  # of L2, on an H800: Luo et al. 2024, arXiv 2402.13499
+    sm = SM(latency=263, strict=strict)  # the latency of L2, on an H800: Luo et al. 2024, arXiv 2402.13499
     sm.run(
         {name: programs[name](pipe) for name in ("load", "multiply", "correct")}
         | {f"softmax {w}": programs["softmax"](pipe, w) for w in TILES}
