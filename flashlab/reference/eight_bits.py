@@ -197,7 +197,7 @@ class TensorCore(NamedTuple):
         """Return C [M, n] + A [M, k] @ B [k, n]."""
         check_fields(self, bits=0)
         if self.flush is not None and self.flush % self.terms:
-            raise ValueError(f"an instruction takes {self.terms} terms: flush after a multiple, got {self.flush}")
+            raise ValueError(f"flush must be a multiple of the {self.terms} terms of an instruction, got {self.flush}")
         total, sums = (C, np.zeros_like(C)) if self.flush else (np.zeros_like(C), C)
         for start in range(0, A.shape[-1], self.terms):
             part = slice(start, start + self.terms)

@@ -43,7 +43,7 @@ def forward_cycles(Br: int, Bc: int, d: int, card: hardware.Card = B200) -> Cycl
     each 128 rows of queries, K and V are read once more. Source of the comparison: FlashAttention-4, table 1.
     """
     if Br % ROWS:
-        raise ValueError(f"a product has {ROWS} rows: expected a multiple, got {Br}")
+        raise ValueError(f"Br must be a multiple of {ROWS}, the rows of a product, got {Br}")
     read = Br * d + Br // ROWS * 2 * Bc * d  # elements: Q, and K and V for each 128 rows
     return Cycles(
         products=2 * 2 * Br * Bc * d / hardware.flops_per_clock(card),

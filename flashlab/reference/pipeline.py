@@ -52,7 +52,7 @@ class Budget:
     def __post_init__(self) -> None:
         check_fields(self, latency=0, issue=0)
         if self.d % self.depth:
-            raise ValueError(f"one instruction takes {self.depth} of d: expected a multiple, got {self.d}")
+            raise ValueError(f"d must be a multiple of {self.depth}, which one instruction takes, got {self.d}")
 
     @property
     def scores(self) -> tuple[int, int]:

@@ -164,7 +164,7 @@ def windowed(
 ) -> np.ndarray:
     """Compute a sliding window by tiles: Br queries share one load of the tiles of keys that any of them sees."""
     if len(Q) != len(K):
-        raise ValueError(f"a window needs a key beside each query, got {len(Q)} queries and {len(K)} keys")
+        raise ValueError(f"a window needs as many keys as queries, got {len(Q)} queries and {len(K)} keys")
     rules = Rules(mask=masks.window(w, w), scale=scale)
     return tiling.fa2_forward(Q, K, V, Br, Bc, rules, memory=memory)[0]
 

@@ -59,7 +59,8 @@ class Design:
     def __post_init__(self) -> None:
         check_fields(self, share=(0, 1), threshold=0, stages=2)
         if self.d % DEPTH or self.width % DEPTH:
-            raise ValueError(f"one instruction takes {DEPTH} of d: expected multiples, got {self.d} and {self.width}")
+            found = f"{self.d} and {self.width}"
+            raise ValueError(f"d and dv must be multiples of {DEPTH}, which one instruction takes, got {found}")
         if self.columns > COLUMNS:
             raise ValueError(f"tensor memory has {COLUMNS} columns: S and O of two tiles take {self.columns}")
 

@@ -101,7 +101,7 @@ def reserved(lengths: Sequence[int], page: int | None = None, longest: int | Non
     if page is not None:
         return sum(-(-N // page) * page for N in lengths)
     if longest is None or longest < max(lengths, default=0):
-        raise ValueError(f"expected a page, or a longest that no length exceeds, got longest = {longest}")
+        raise ValueError(f"expected a page, or a longest at least as large as each length, got longest = {longest}")
     return longest * len(lengths)
 
 
