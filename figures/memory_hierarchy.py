@@ -69,7 +69,7 @@ def describe(state: State) -> str:
 
 
 def _share(part: float) -> str:
-    """Say how much of the square that is."""
+    """Write a share of the square in words."""
     return f"{part:,.0f} squares" if part >= 10 else f"{part:.2g} squares" if part > 1 else f"{100 * part:.2g}% of it"
 
 

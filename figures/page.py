@@ -101,7 +101,7 @@ def chart(png: bytes, words: str, drawing: dict | None = None) -> str:
 
 
 def captioned(png: bytes | None, words: str) -> str:
-    """Return what is left of a figure without scripts: its picture, if there is one, and its words."""
+    """Return a figure for readers without scripts: its picture, if there is one, and its words."""
     image = picture(png, words, "max-width: 100%; width: 960px") if png else ""
     return f'<figure style="margin: 0">{image}<figcaption>{html.escape(words)}</figcaption></figure>'
 

@@ -214,7 +214,7 @@ def _ended(wait: Event, events: list[Event]) -> str:
 
 
 def _cause(wait: Event, events: list[Event]) -> tuple[str, str, int] | None:
-    """Return who ended a wait, in words, with the row and the cycle; None if it is not known."""
+    """Return what ended a wait, in words, with its row and its cycle; None if that is not known."""
     barrier, at = wait.kind.rstrip("]").split("[") if "[" in wait.kind else (wait.kind, "")
     if barrier == "turn":
         other = f"consumer {1 - int(at)}"

@@ -207,7 +207,7 @@ class Rates(NamedTuple):
 
     @check_arguments()
     def balanced(self, degree: int = 3) -> float:
-        """Return the share at which the ordinary units take as long as the exponential unit; 0 if they take longer."""
+        """Return the share for which all units take equally long; 0 if the ordinary ones take longer at any share."""
         most, least = self.exponential_cycles(1, 0), self.lane_cycles(1, 0, degree)
         slope = self.lane_cycles(1, 1, degree) - least + most
         return max(0.0, (most - least) / slope)
