@@ -14,13 +14,13 @@ from docs import drawn, lessons, pages, panels, sharing
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 
-# What the theme and its extensions leave undone for those who listen to a page, or read it without a mouse.
+# What the theme and its extensions lack for readers with a screen reader or without a mouse.
 MENDED = {
     'class="caption" role="heading"': 'class="caption" role="heading" aria-level="2"',
     '<summary aria-label="Toggle hidden content">': "<summary>",
     '<div class="output text_html"><img': '<div tabindex="0" class="output text_html"><img',
     '<div class="output text_html"><figure': '<div tabindex="0" class="output text_html"><figure',
-    'display="block"': 'display="block" tabindex="0"',  # a formula that scrolls, as charts do
+    'display="block"': 'display="block" tabindex="0"',  # wide formulas scroll, as charts do
     "<pre>": '<pre tabindex="0">',
     '<div class="table-wrapper': '<div tabindex="0" class="table-wrapper',
 }
@@ -31,7 +31,7 @@ PUNCTUATED = re.compile(r'(<math[^>]*display="inline">(?:(?!</math>).)*</math>)(
 def main(target: Path) -> int:
     """Write the site into the folder ``target``, which is emptied first. Return the exit status of Sphinx."""
     if target.exists() and not (target / "index.html").exists() and any(target.iterdir()):
-        sys.exit(f"{target} holds something that is no site: name another folder, or empty it.")
+        sys.exit(f"{target} holds files that are no site: name another folder, or empty it.")
     with tempfile.TemporaryDirectory() as folder:
         source, built = Path(folder) / "source", Path(folder) / "site"
         lessons.write(source / "lessons")
@@ -65,6 +65,6 @@ def mend(folder: Path):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m docs.build", description="Build the site.")
     parser.add_argument(
-        "folder", nargs="?", type=Path, default=ROOT / "_site", help="emptied first; _site if not given"
+        "folder", nargs="?", type=Path, default=ROOT / "_site", help="is emptied first; _site by default"
     )
     sys.exit(main(parser.parse_args().folder))

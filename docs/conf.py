@@ -19,7 +19,7 @@ language = "en"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.linkcode"]
 extensions += ["docs.kernels", "docs.mathml"]
 html_math_renderer = "mathml"
-nb_execution_mode = "off"  # what a lesson printed is stored, and nbval holds it
+nb_execution_mode = "off"  # what a lesson prints is stored, and nbval checks it
 nb_merge_streams = True
 nb_code_prompt_show = "Show the {type}"
 nb_code_prompt_hide = "Hide the {type}"
@@ -45,7 +45,7 @@ FACE = {
     "font-stack--monospace": '"JetBrains Mono", ui-monospace, Menlo, Consolas, monospace',
     "code-font-size": "12.5px",  # the longest line of a lesson is as wide as the column
 }
-# Values that colours.css has for light and dark, under the theme's names; the sidebar has the colour of text.
+# The values of colours.css, for light and dark, by the theme's names. Links of the sidebar have the colour of text.
 COLOURS = dict.fromkeys(("color-brand-primary", "color-brand-content", "color-brand-visited"), "var(--link)") | {
     "color-background-primary": "var(--ground)",
     "color-code-background": "var(--code)",
@@ -60,7 +60,7 @@ html_theme_options = {
 pygments_style = "a11y-high-contrast-light"
 pygments_dark_style = "a11y-high-contrast-dark"
 
-PLAIN = re.compile(r"(``.*?``|\*\*?\w[^*`]*\w\*\*?)|([*|])")  # literals and emphasis; else products and amounts
+PLAIN = re.compile(r"(``.*?``|\*\*?\w[^*`]*\w\*\*?)|([*|])")  # literals and emphasis, or a * or | of mathematics
 
 
 def linkcode_resolve(domain, info):
@@ -84,24 +84,24 @@ def setup(app):
 
 
 def _readable(app, what, name, obj, options, lines):
-    """Let * and | be what they are in mathematics, and make a list of the lines that begin with a parameter's name."""
+    """Escape * and | of mathematics, and make a list of the lines that begin with a parameter's name."""
     try:
         names = inspect.signature(obj).parameters
     except (TypeError, ValueError):  # a module, or nothing that is called
         names = {}
-    listed, made = False, []
+    listed, result = False, []
     for line in lines:
         line = PLAIN.sub(lambda found: found[1] or "\\" + found[2], line)
         about, _, words = line.partition(": ")
         if words and all(name in names for name in about.split(", ")):
-            made += [f"- **{about}**: {words}"] if listed else ["", f"- **{about}**: {words}"]
+            result += [f"- **{about}**: {words}"] if listed else ["", f"- **{about}**: {words}"]
             listed = True
         else:
             listed = listed and bool(line) and line != "Raises:"
-            made.append(f"  {line.strip()}" if listed else line)
-    lines[:] = made
+            result.append(f"  {line.strip()}" if listed else line)
+    lines[:] = result
 
 
 def _skip(app, what, name, it, skipped, options):
-    """Leave out what Python writes about the fields of a named tuple. Return None where autodoc decides."""
+    """Skip the docstrings that Python writes for the fields of a named tuple. Return None to let autodoc decide."""
     return True if (getattr(it, "__doc__", None) or "").startswith("Alias for field number") else None

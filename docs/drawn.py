@@ -15,8 +15,8 @@ from figures.figure import declared
 from flashlab.course.data import NOTEBOOKS
 from flashlab.course.lessons import LESSONS, Lesson, notebook
 
-MODULES = "v1"  # the folder of the modules: another one when ``render`` takes or returns something else
-CHARTS = '<script defer src="../figures/charts.js"></script>'  # it makes all charts of a lesson answer
+MODULES = "v1"  # the folder of the modules; a new one when arguments or result of ``render`` change
+CHARTS = '<script defer src="../figures/charts.js"></script>'  # makes the charts of a lesson say their values
 SCRIPT = '<script type="module">'
 # Numbers, drawing and style stay in the script of a figure, which a page from a file can load, too.
 RENDER = """(flashlab.renders ??= {}).NAME = (element, { state = {}, brief = false } = {}) => {
@@ -33,7 +33,7 @@ export const version = "{version}";
 export const controls = {controls}; // the fields of a state, and their values
 export const render = flashlab.renders.{name}; // (element, {{ state, brief }}) => {{ state, set(fields) }}
 """
-FIGURE = re.compile(r"^(?:figures\.)?(\w+)\.explore\(\)$", re.M)  # the line of a notebook that shows one
+FIGURE = re.compile(r"^(?:figures\.)?(\w+)\.explore\(\)$", re.M)  # the line of a notebook that shows a figure
 
 
 def names() -> list[str]:
@@ -68,7 +68,7 @@ def title(name: str) -> str:
 
 
 def alive(name: str, folder: str, *, brief: bool = False) -> str:
-    """Return the HTML of a figure whose script is in ``folder``, an address. brief: does it leave out details?"""
+    """Return the HTML of a figure. folder: the address of its script's folder; brief: whether it leaves out details."""
     place = _parts(name)[0]
     if brief:
         place = place.replace(" data-figure=", " data-brief data-figure=", 1)
@@ -87,14 +87,14 @@ def write(folder: Path):
 
 
 def module(name: str) -> str:
-    """Return the ES module of a figure, for pages of others: it exports ``render``, ``controls`` and ``version``."""
+    """Return the ES module of a figure, for other people's pages. It exports ``render``, ``controls``, ``version``."""
     controls = json.dumps(declared(figure(name)), ensure_ascii=False)
     number = version("flashlab-course")
     return MODULE.format(title=title(name), version=number, name=name, controls=controls)
 
 
 def sentence(name: str) -> str:
-    """Return the sentence of a figure."""
+    """Return the sentence that says what a figure shows: the first line of its docstring."""
     return figure(name).__doc__.split("\n")[0]
 
 
@@ -106,7 +106,7 @@ def _page(name):
 
 
 def _home(name):
-    """Return links for those who come to a figure from elsewhere; they lead out of a frame."""
+    """Return links to the course for readers who come to a figure from elsewhere; they open outside of a frame."""
     words = f'<a href="../index.html" target="_top">{bare.TITLE}</a>'
     if lesson := lesson_of(name):
         address = f"../lessons/{notebook(lesson).removesuffix('.ipynb')}.html"
@@ -116,7 +116,7 @@ def _home(name):
 
 @cache
 def _parts(name):
-    """Split a figure into its place on a page and its script. A file's page may load scripts, but no modules."""
+    """Return a figure's place on a page, and its script. A page opened as a file may load scripts, but no modules."""
     it = figure(name)
     whole = page.fragment(it, it.State(), page.shipped(it), id=f"figure-{name}", page=True)
     place, _, script = whole.partition(SCRIPT)

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Writes the typefaces of the site into docs/static, each with the characters that the pages in _site use:
-# `make site && sh docs/fonts.sh`, where npm and pyftsubset (pip install fonttools brotli) are.
+# Writes Literata and JetBrains Mono into docs/static, each with the characters that the pages in _site use:
+# `make site && sh docs/fonts.sh`. It needs npm and pyftsubset (pip install fonttools brotli).
 set -e
 cd "$(dirname "$0")/.."
 folder=$(mktemp -d)

@@ -72,7 +72,7 @@ def _crossings(run):
 
 
 def _why_less(state):
-    """Return why the race saves less than the paper: its tiles are small, and larger ones save more."""
+    """Return why the race saves less than the paper: its tiles are small, and larger tiles save more."""
     saved = [_saved(replace(state, Br=rows, Bc=rows)) for rows in (state.Br, 2 * state.Br)]
     return (
         f"Larger tiles save more: FlashAttention-2 moves {saved[0]:.1f}× less than standard attention with tiles of "
@@ -86,13 +86,13 @@ def _saved(state):
 
 
 def _end():
-    """Return the HTML of the race's end, as the film in the README shows it: what is seen of it without scripts."""
-    state, made = tiling.State(), io.BytesIO()
+    """Return the HTML of the race's end, which readers see without scripts: the last frame of the README's film."""
+    state, png = tiling.State(), io.BytesIO()
     *_, end = steps(tiling, state)
     with Image.open(FILM) as film:
         film.seek(film.n_frames - 1)
-        film.save(made, "png", optimize=True)
-    return figure_page.captioned(made.getvalue(), tiling.describe(end))
+        film.save(png, "png", optimize=True)
+    return figure_page.captioned(png.getvalue(), tiling.describe(end))
 
 
 def _way(way):
@@ -116,7 +116,7 @@ def _left_out(way):
 
 
 def _about():
-    """Return for whom the course is, what comes out of it, and where else to go."""
+    """Return for whom the course is, what learners can do at its end, and where else to go."""
     to = {lesson.name: f"[{lesson.title}](lessons/{notebook(lesson)})" for lesson in LESSONS}
     return f"""## For whom
 
@@ -165,10 +165,10 @@ def _card(lesson):
 
 
 def image(file: str, width: int, height: int) -> str:
-    """Return the HTML of a panel, a file in ``figures``, of its size on a page or smaller."""
+    """Return the HTML of a panel, a file in ``figures``. width, height: its size on a page, at most."""
     return f'<img alt="" loading="lazy" width="{width}" height="{height}" src="figures/{file}">'
 
 
 def raw(text: str) -> str:
-    """Return HTML as it stands in a page in Markdown."""
+    """Return HTML in the form in which a Markdown page contains it."""
     return f"```{{raw}} html\n{text}\n```"

@@ -45,9 +45,9 @@ def _card(name):
 
 
 def embed() -> str:
-    """Return the page about figures in pages of others. The example on it is the code that it shows."""
+    """Return the page about figures in other people's pages. Its example runs the code that it shows."""
     picture = f'<img alt="{drawn.title(EXAMPLE)}" src="figures/{EXAMPLE}.png">'
-    shown = EMBEDDED.replace("SITE", SITE).replace("PICTURE", "")
+    code = EMBEDDED.replace("SITE", SITE).replace("PICTURE", "")
     names = "\n".join(f"- `{name}`: {drawn.sentence(name)}" for name in drawn.names())
     return f"""# A figure in your page
 
@@ -59,7 +59,7 @@ licence is MIT: keep the name of the course with the figure.
 A figure is an ES module that draws into an element. It needs no other package, and its style stays inside of it.
 
 ```html
-{shown}
+{code}
 ```
 
 That is this figure. Try its controls and the two buttons above it:

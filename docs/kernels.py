@@ -1,7 +1,7 @@
 """A Sphinx extension: functions under ``@triton.jit`` and ``@gluon.jit`` in the interface, as other functions are.
 
-autodoc passes over them: each is an object that launches. While Sphinx reads, the function that was decorated takes the
-place of that object in its module; without a docstring it is shown by its signature alone.
+autodoc ignores them, since each is an object that launches a kernel. While Sphinx reads, the decorated function
+replaces that object in its module. A function without a docstring is shown by its signature alone.
 """
 
 import importlib
@@ -32,13 +32,13 @@ def take_out(app):
 
 
 def put_back(app, exception):
-    """Restore what ``take_out`` replaced: figures are traced after Sphinx, and launch kernels."""
+    """Restore what ``take_out`` replaced: figures, which launch kernels, are traced after Sphinx."""
     for (module, name), kernel in KERNELS.items():
         setattr(module, name, kernel)
     KERNELS.clear()
 
 
 def skip(app, what, name, it, skipped, options):
-    """Show public kernels that have no docstring too. Return None where autodoc decides."""
+    """Show public kernels without a docstring, too. Return None to let autodoc decide."""
     ours = any(it is kernel.fn for kernel in KERNELS.values())
     return False if ours and not name.startswith("_") else None

@@ -11,23 +11,24 @@ from flashlab.course.data import NOTEBOOKS
 from flashlab.course.lessons import LESSONS, Lesson, notebook, number
 
 COURSE = "https://github.com/flashlab-course/flashlab"
-REPOSITORY = os.environ.get("FLASHLAB_REPOSITORY") or COURSE  # where a site finds its lessons: a fork has its own
+REPOSITORY = os.environ.get("FLASHLAB_REPOSITORY") or COURSE  # the repository of the lessons; a fork sets its own
 PROJECT = "/".join(REPOSITORY.split("/")[-2:])
 SITE = "https://{}.github.io/{}".format(*PROJECT.split("/"))
 COLAB = f"https://colab.research.google.com/github/{PROJECT}/blob/gh-pages/colab"
 CODESPACE = f"https://codespaces.new/{PROJECT}"
-NEIGHBOURS = re.compile(r"^\[.*\]\(00_start_here\.ipynb#The-map\).*\n*", re.M)  # the page has links of its own
-# What a stored notebook prints for an unsolved exercise. ``links`` says it once, for the whole page.
+# A line of links to the map and the neighbours of a lesson, which a page has elsewhere.
+NEIGHBOURS = re.compile(r"^\[.*\]\(00_start_here\.ipynb#The-map\).*\n*", re.M)
+# What a stored notebook prints for an unsolved exercise. ``links`` says so once, for the whole page.
 UNTOUCHED = re.compile(r"^(?:○ \S+: not (?:answered|attempted) yet\b|\S+ is not solved yet:).*\n?", re.M)
 NEEDED_LESSONS = re.compile(r"\blessons? (\d\d)(?: (to|and) (\d\d))?")
-KEYS = "Press Shift+Enter in each code cell as you come to it."  # true of a notebook
-ALIGNED = re.compile(r"\S {2,}\S|^(?!  next: )[ \[]", re.M)  # columns, arrays and code, which no break may tear
+KEYS = "Press Shift+Enter in each code cell as you come to it."  # true in a notebook only
+ALIGNED = re.compile(r"\S {2,}\S|^(?!  next: )[ \[]", re.M)  # columns, arrays and code, whose lines must not be broken
 PREDICT = re.compile(r"\b(predict|guess|before you run|say before)\b", re.I)
 
-TITLES = {notebook(it): f"{number(it):02} · {it.title}" for it in LESSONS}  # of the pages of the lessons
+TITLES = {notebook(it): f"{number(it):02} · {it.title}" for it in LESSONS}  # titles of the pages of lessons
 ROOT = NOTEBOOKS.parent
 PINS = (ROOT / "constraints.txt").read_text(encoding="utf-8")
-# What a machine of Colab may lack (Triton, without a GPU). Its own torch and Triton stay: they belong to its driver.
+# What a Colab machine may lack (Triton, without a GPU). Its own torch and Triton stay: they fit its driver.
 NEEDED = {name: re.search(rf"^{name}==([\w.]+)", PINS, re.M)[1] for name in ("anywidget", "hypothesis", "triton")}
 
 
@@ -99,9 +100,9 @@ def write_for_colab(folder: Path):
 
 
 def readable(name: str) -> dict:
-    """Return a stored notebook with figures that move, imports and given-away answers folded, and links to run it."""
+    """Return a stored notebook with figures that move and links to run it; imports and outputs with answers fold."""
     lesson = stored(name)
-    asked = False  # does an answer follow, until the next prose?
+    asked = False  # whether outputs up to the next prose answer a question
     for cell in lesson["cells"]:
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":
@@ -132,7 +133,7 @@ def readable(name: str) -> dict:
 
 
 def needed(lesson: Lesson) -> set[Lesson]:
-    """Return the lessons that the opening of a lesson names as those that it needs."""
+    """Return the lessons that a lesson needs, as its opening names them."""
     opening = "".join(stored(notebook(lesson))["cells"][0]["source"])
     found = set()
     for first, link, last in NEEDED_LESSONS.findall(re.search(r"\*\*You need\*\*.*", opening)[0]):
@@ -156,18 +157,18 @@ def _text(output):
 
 
 def _is_prose(text):
-    """Return whether the lines of a text may be broken: it has one, or none with columns."""
+    """Return whether the lines of a text may be broken: it has one line, or no columns."""
     return "\n" not in text.strip() or not ALIGNED.search(text)
 
 
 def _html(lesson):
     """Return the data of each output that has HTML."""
-    shown = [output.get("data", {}) for cell in lesson["cells"] for output in cell.get("outputs", [])]
-    return [data for data in shown if "text/html" in data]
+    outputs = (output.get("data", {}) for cell in lesson["cells"] for output in cell.get("outputs", []))
+    return [data for data in outputs if "text/html" in data]
 
 
 def links(name: str) -> dict:
-    """Return the cell that leads from a page to the notebook, in Colab or on a machine, and says what differs there."""
+    """Return the cell that links a page to its notebook, in Colab or on a machine, and says how the page differs."""
     words = (
         f"[Run in Google Colab]({COLAB}/{name}){{.start}} or on your machine: `make lab` ([set up](../set_up.md)) · "
         f"[the notebook itself]({REPOSITORY}/blob/main/notebooks/{name})\n\n"

@@ -24,6 +24,6 @@ def block(translator, node):
 
 def _write(translator, node, display):
     tex = re.sub(r"\\text(tt|bf|it|rm)\b", r"\\text", node.astext()).replace(r"\_", "_")  # in words _ is no subscript
-    # one letter is italic, and a function's name is not
+    # A letter is italic; the name of a function, which has two letters or more, is not.
     translator.body.append(re.sub(r"<mi>(?=[a-z]{2})", '<mi mathvariant="normal">', convert(tex, display=display)))
     raise SkipNode

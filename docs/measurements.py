@@ -10,7 +10,7 @@ from docs.front import raw
 from docs.lessons import REPOSITORY
 from flashlab.course import data
 
-# What names of others begin with.
+# How the names of other people's implementations begin.
 THEIRS = ("autograd", "copy", "cudnn", "fa2", "fa3", "fa4", "flash", "flex", "nccl", "standard", "torch")
 CALLED = {
     "autograd": "autograd alone",
@@ -45,12 +45,12 @@ class Bar(NamedTuple):
 
     @property
     def ours(self) -> bool:
-        """Tell whether it is code of this course."""
+        """Return whether the bar is about code of this course."""
         return self.name.startswith("flashlab") or not self.name.startswith(THEIRS)
 
 
 class Charts(NamedTuple):
-    """The charts of one file: a title, what the numbers are, and (words, bars) of each chart."""
+    """The charts of one file: a title, what the numbers are, and a function that yields (words, bars) of each chart."""
 
     title: str
     says: str
@@ -98,7 +98,7 @@ def by_cache(stored):
 
 def by_codes(stored):
     """Yield a chart for each width, mask and length: kernels on 8 bits beside some in bfloat16."""
-    timed = [row for row in stored["rows"] if row.get("tflops")]  # making the codes multiplies nothing
+    timed = [row for row in stored["rows"] if row.get("tflops")]  # rows on making the codes have no products
     for (d, causal, N), rows in _groups(timed, lambda row: (row["d"], row["causal"], row["N"])):
         bars = [Bar(IN_EIGHT_BITS.get(row["impl"], row["impl"]), row["tflops"]) for row in rows]
         yield f"forward, d = {d}, {_mask(causal)}, N = {N:,}", bars
@@ -135,7 +135,7 @@ def by_pass(stored):
 
 
 def by_threshold(stored):
-    """Yield a chart for each mask and length: how seldom the maximum is raised. The mean of two rounds."""
+    """Yield a chart for each mask and length: the rate by how seldom the maximum is raised, a mean of two rounds."""
     for (causal, N), rows in _groups(stored["rows"], lambda row: (row["causal"], row["N"])):
         bars = [Bar(f"if it rises by over {row['raised_above']}", sum(row["tflops"]) / 2) for row in rows]
         bars += [Bar("cudnn", sum(rows[0]["cudnn_tflops"]) / 2)]
@@ -144,8 +144,8 @@ def by_threshold(stored):
 
 def by_kernel(stored):
     """Yield one chart of kernels, or of attempts at one."""
-    said = {True: "", False: " (incomplete)"}
-    yield "backward, d = 128", [Bar(row["kernel"] + said[row["complete"]], row["tflops"]) for row in stored["rows"]]
+    note = {True: "", False: " (incomplete)"}
+    yield "backward, d = 128", [Bar(row["kernel"] + note[row["complete"]], row["tflops"]) for row in stored["rows"]]
 
 
 def by_trial(stored):
@@ -236,22 +236,22 @@ def _place(name):
 
 
 def _section(name, stored):
-    """Return the charts of one file under what is known of their making."""
+    """Return the charts of one file, below its device, date, versions and command."""
     charts = CHARTS.get(name, Charts(name, "", lambda stored: ()))
     about = stored.get("about", stored)
     versions = about.get("versions") or {it: about[it] for it in ("torch", "cuda") if it in about}
-    said = ", ".join(f"{package} {version}" for package, version in versions.items() if version)
+    packages = ", ".join(f"{package} {version}" for package, version in versions.items() if version)
     where = f"{about['device']}, {about['date']}. [{name}.json]({REPOSITORY}/blob/main/notebooks/data/{name}.json)"
     folded = raw('<details class="making"><summary>Versions and command</summary>')
-    making = "\n\n".join([folded, said, f"`{about['command']}`", raw("</details>")])
+    making = "\n\n".join([folded, packages, f"`{about['command']}`", raw("</details>")])
     least = charts.says in (SHORT, SHORTER)
     tables = "".join(_bars(*chart, least=least) for chart in charts.of(stored))
-    shown = raw(f'<div class="cells">{tables}</div>') if tables else ""
-    return f"## {charts.title}\n\n{charts.says} {where}\n\n{making}\n\n{shown}"
+    cells = raw(f'<div class="cells">{tables}</div>') if tables else ""
+    return f"## {charts.title}\n\n{charts.says} {where}\n\n{making}\n\n{cells}"
 
 
 def _bars(words, bars, least=False):
-    """Return a small table: a bar for each number, the longest first, or the shortest."""
+    """Return a small table with a bar for each number, the longest first. least: the shortest first."""
     most = max(bar.value for bar in bars)
     lines = "".join(_line(bar, most) for bar in sorted(bars, key=lambda bar: bar.value, reverse=not least))
     return f"<table><caption>{html.escape(words)}</caption>{lines}</table>"

@@ -1,4 +1,4 @@
-"""The pages that are no lessons: the front page, the figures, the measurements, the interface, what is written here."""
+"""The pages that are no lessons: front page, figures, measurements, interface, and Markdown files of this folder."""
 
 import importlib
 import pkgutil
@@ -12,7 +12,7 @@ from docs.lessons import COURSE, REPOSITORY
 from flashlab.course.lessons import LESSONS, notebook
 
 HERE = Path(__file__).parent
-# files of this folder that are pages as they stand
+# The Markdown files of this folder that become pages.
 WRITTEN = ("set_up", "teach", "flash_attention", "accessibility", "about")
 WINGS = {
     "machine": "What a GPU is, and what it charges",
@@ -70,7 +70,7 @@ def _part(part, some):
 
 
 def written(name: str) -> str:
-    """Return a page of this folder, its links to lessons as links of the site, and to other files as addresses."""
+    """Return a page of this folder. Its links to lessons lead to the site, those to other files to the repository."""
     text = (HERE / f"{name}.md").read_text(encoding="utf-8").replace(f"git clone {COURSE}", f"git clone {REPOSITORY}")
     text = re.sub(r"\]\(\.\./notebooks/(?=\w+\.ipynb)", "](lessons/", text)
     return text.replace("](../", f"]({REPOSITORY}/blob/main/")
@@ -91,7 +91,7 @@ def members(package: str) -> str:
 
 
 def _documented(module):
-    """Return the directive for a module and, of a package, links to what it offers from modules of its own."""
+    """Return the directive for a module. For a package, add links to the names that it exports from its own modules."""
     whole = importlib.import_module(f"flashlab.{module}")
     offered = [(name, getattr(whole, name)) for name in getattr(whole, "__all__", ()) if hasattr(whole, "__path__")]
     links = [

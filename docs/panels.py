@@ -1,6 +1,6 @@
-"""The pictures of cards: of a figure a part of its still that shows its point, in letters to read, or a stored chart.
+"""The pictures of cards: the part of a figure's still that shows its point, with legible letters, or a stored chart.
 
-A box is (left, top, right, bottom) in pixels of the still, which has two for each pixel of a page. It cuts no word.
+A box is (left, top, right, bottom) in pixels of the still, which has two for each pixel of a page. No box cuts a word.
 """
 
 import base64
@@ -38,14 +38,14 @@ OF_FIGURE: dict[str, Box] = {
     "next_machine": (0, 84, 748, 440),
     "crossover": (992, 90, 1450, 656),
 }
-# Lessons without a figure, or with the one of another lesson: a figure, and the panel of it that shows their subject.
+# Lessons without a figure of their own: a figure of another lesson, and the box in it that shows their subject.
 OF_LESSON: dict[str, tuple[str, Box]] = {
     "start_here": ("tiling", (0, 0, 640, 744)),
     "triton_forward": ("tiling", (1318, 0, 1952, 744)),
     "triton_backward": ("recomputation", (186, 0, 652, 204)),
     "packed_texts_and_dropout": ("standard_attention", (1030, 394, 1490, 602)),
 }
-# Lessons of which no figure shows the subject: the notebook and the cell that stores a chart of it.
+# Lessons whose subject no figure shows: the notebook and the cell that stores a chart of it.
 CHARTS = {
     "roads_not_taken": ("05_roads_not_taken", "bank-roads"),
     "attention_in_a_model": ("13_attention_in_a_model", "train-both"),
@@ -86,17 +86,17 @@ def boxes() -> list[tuple[str, str, Box]]:
 
 def picture(figure: str, box: Box) -> bytes:
     """Return a part of a figure's still as PNG."""
-    shown, made = drawn.figure(figure), io.BytesIO()
-    with Image.open(io.BytesIO(page.still(shown, shown.State()))) as still:
-        still.crop(box).save(made, "png", optimize=True)
-    return made.getvalue()
+    module, png = drawn.figure(figure), io.BytesIO()
+    with Image.open(io.BytesIO(page.still(module, module.State()))) as still:
+        still.crop(box).save(png, "png", optimize=True)
+    return png.getvalue()
 
 
 def chart(name: str, cell: str) -> bytes:
     """Return the chart that a cell of the notebook ``name`` stores, as PNG."""
     (outputs,) = [it["outputs"] for it in stored(f"{name}.ipynb")["cells"] if it["id"] == cell]
-    shown = "".join("".join(it.get("data", {}).get("text/html", "")) for it in outputs)
-    return base64.b64decode(re.search(r'base64,([^"]*)"', shown)[1])
+    text = "".join("".join(it.get("data", {}).get("text/html", "")) for it in outputs)
+    return base64.b64decode(re.search(r'base64,([^"]*)"', text)[1])
 
 
 def _size(box):

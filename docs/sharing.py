@@ -1,6 +1,6 @@
-"""What lets pages be shared and found: descriptions, cards, addresses, an icon, a map for crawlers; and a report link.
+"""Additions to pages, for sharing and searching: descriptions, cards, addresses, an icon, a site map; and report links.
 
-``add`` changes every page of a built site in the same way, whoever wrote it: Sphinx or ``drawn``.
+``add`` changes every page of a built site in the same way, whether Sphinx or ``drawn`` wrote it.
 """
 
 import html
@@ -14,14 +14,14 @@ from flashlab.course.lessons import LESSONS
 
 ADDRESS = f"{gallery.SITE}/"
 NAME = bare.TITLE
-RACE = "tiling"  # the figure of the front page, which stands for pages without one, in these words
-SHOWN = (
+RACE = "tiling"  # the figure of the front page, whose picture pages without a figure have, too
+SHOWN = (  # the alternative text of that picture
     "Standard attention and two versions of FlashAttention, side by side: maps of their scores, of which only standard "
     "attention's lie in slow memory, and the bytes that each has moved."
 )
 UNLISTED = ("404.html", "genindex.html", "py-modindex.html", "search.html")  # pages that no crawler needs
 LONGEST = 200  # characters of a description
-SAYS = {  # where the first paragraph does not say it
+SAYS = {  # descriptions of pages whose first paragraph does not give one
     "about.html": "How to cite the course, how to report a mistake in it, and its licence.",
     "figures.html": "All figures of the course: traces of code that ran, to be played, set and linked to.",
     "genindex.html": "All names of the code, in the order of the alphabet.",
@@ -59,7 +59,7 @@ def add(site: Path):
 
 
 def address(page: str) -> str:
-    """Return the one address of a page: that of the front page is the folder."""
+    """Return the canonical address of a page. That of the front page is the folder."""
     return ADDRESS + ("" if page == "index.html" else page)
 
 
@@ -68,17 +68,17 @@ def description(page: str, text: str) -> str:
     if page in SAYS:
         return SAYS[page]
     if page.startswith("figures/"):
-        said = drawn.sentence(Path(page).stem)
+        source = drawn.sentence(Path(page).stem)
     else:
         paragraphs = PARAGRAPH.findall(text[text.find("<article") :])
         ends = [it for it in paragraphs if it.startswith("<strong>At the end</strong>")]
-        said = next(iter(ends + paragraphs), "")
-    words = " ".join(html.unescape(re.sub(r"<[^>]*>", "", said)).split()) or f"{_title(text)}: a page of {NAME}."
+        source = next(iter(ends + paragraphs), "")
+    words = " ".join(html.unescape(re.sub(r"<[^>]*>", "", source)).split()) or f"{_title(text)}: a page of {NAME}."
     return words if len(words) <= LONGEST else words[:LONGEST].rsplit(" ", 1)[0] + " …"
 
 
 def picture(page: str) -> str | None:
-    """Return the name of the figure of a page or of its lesson; None without one."""
+    """Return the name of a page's figure: its own, or the first of its lesson; None without one."""
     if page.startswith("figures/"):
         return Path(page).stem
     shown = (drawn.shown_by(it) for it in LESSONS if page == f"lessons/{front.page_of(it)}")
@@ -106,18 +106,18 @@ def _shared(page, text):
 
 def _card(page, text, root):
     name = picture(page)
-    shown = name and drawn.figure(name)
-    named = {"description": description(page, text), "twitter:card": "summary_large_image"}
+    figure = name and drawn.figure(name)
+    meta = {"description": description(page, text), "twitter:card": "summary_large_image"}
     graph = {
         "title": _title(text),
-        "description": named["description"],
+        "description": meta["description"],
         "type": "article" if page.startswith("lessons/") else "website",
         "site_name": NAME,
         "url": address(page),
         "image": f"{ADDRESS}figures/{name or RACE}.png",
-        "image:alt": shown.describe(shown.State()) if shown else SHOWN,
+        "image:alt": figure.describe(figure.State()) if figure else SHOWN,
     }
-    lines = [f'<meta name="{name}" content="{html.escape(words)}">' for name, words in named.items()]
+    lines = [f'<meta name="{name}" content="{html.escape(words)}">' for name, words in meta.items()]
     lines += [f'<meta property="og:{name}" content="{html.escape(words)}">' for name, words in graph.items()]
     lines += [f'<link rel="canonical" href="{address(page)}">']
     lines += [f'<link rel="icon" type="image/svg+xml" href="{root}_static/favicon.svg">']

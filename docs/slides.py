@@ -61,7 +61,7 @@ def _slide(name):
     return f"""<section>
 <h2>{drawn.title(name)}</h2>
 {picture}
-<p>{html.escape(figure.__doc__.partition(chr(10))[0])}</p>
+<p>{html.escape(drawn.sentence(name))}</p>
 <small>Lesson {number(lesson):02}, {lesson.title} · it moves at <a href="{address}">{address}</a></small>
 </section>"""
 

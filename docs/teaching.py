@@ -6,7 +6,7 @@ from flashlab.course.registry import every, find
 from flashlab.grading.exercise import Question
 
 KINDS = "functions", "kernels", "answers"
-# Lessons by week, as the list of lessons names them.
+# The lessons of each week, by the names in ``flashlab.course.lessons``.
 ROUTES = {
     6: (
         "start_here memory_hierarchy standard_attention", "safe_softmax online_softmax", "tiling block_size",
@@ -27,12 +27,12 @@ ROUTES = {
 
 
 def checked() -> list[str]:
-    """Return the table of all exercises: the names and minutes of functions and kernels, and how many answers."""
+    """Return the table of all exercises: names and minutes of functions and kernels, and the number of answers."""
     rows = []
     for lesson in LESSONS:
         functions, kernels, answers = (_of(lesson, kind) for kind in KINDS)
-        written = [_timed(functions)] * bool(functions) + [f"kernels: {_timed(kernels)}"] * bool(kernels)
-        rows.append(f"| {number(lesson):02} | {'; '.join(written)} | {len(answers)} ({_minutes(answers)} min) |")
+        names = [_timed(functions)] * bool(functions) + [f"kernels: {_timed(kernels)}"] * bool(kernels)
+        rows.append(f"| {number(lesson):02} | {'; '.join(names)} | {len(answers)} ({_minutes(answers)} min) |")
     return ["| lesson | functions, each with its minutes | answers |", "|---|---|---|", *rows]
 
 
@@ -51,20 +51,20 @@ def questions() -> list[str]:
 def weeks(route: int) -> list[str]:
     """Return the table of a route of this many weeks: lessons, their minutes, what to hand in, and the sentence.
 
-    What to hand in are all exercises of the lessons, with the option of the grader that chooses them.
+    Learners hand in all exercises of the week's lessons; the column has the option of the grader that chooses them.
     """
-    named = {it.name: it for it in LESSONS}
-    rows = [_week(at, [named[it] for it in names.split()]) for at, names in enumerate(ROUTES[route], 1)]
+    by_name = {it.name: it for it in LESSONS}
+    rows = [_week(at, [by_name[it] for it in names.split()]) for at, names in enumerate(ROUTES[route], 1)]
     return ["| week | lessons | minutes | to hand in | the week's sentence |", "|---|---|---|---|---|", *rows]
 
 
 def _week(at, lessons):
     links = ", ".join(f"[{number(it):02}](../notebooks/{notebook(it)})" for it in lessons)
-    written = [name for it in lessons for kind in KINDS[:2] for name in _of(it, kind)]
+    functions = [name for it in lessons for kind in KINDS[:2] for name in _of(it, kind)]
     answers = [name for it in lessons for name in _of(it, "answers")]
     option = f"`--lessons {' '.join(f'{number(it):02}' for it in lessons)}`"
-    handed_in = f"{option}: {_sum(written, 'function')}; {_sum(answers, 'answer')}"
-    return f"| {at} | {links} | {sum(it.minutes for it in lessons)} | {handed_in} | {lessons[-1].proves} |"
+    work = f"{option}: {_sum(functions, 'function')}; {_sum(answers, 'answer')}"
+    return f"| {at} | {links} | {sum(it.minutes for it in lessons)} | {work} | {lessons[-1].proves} |"
 
 
 def _of(lesson, kind):

@@ -11,7 +11,8 @@ from tests.mutants.places import PLACES
 
 INTRODUCTION = """# Wrong implementations, and what rejects them
 
-Tests check that all of them are rejected, by a check in the last column or by that of the exercise.
+Tests verify that each of them is rejected: in the library by the checks in the last column, in the exercises by the
+check of the exercise.
 """
 
 

@@ -32,8 +32,8 @@ class State:
 def room(B: int, d: int, dtype: str, registers: bool) -> tuple[dict[str, int], dict[str, int]]:
     """Return the bytes by tile that must fit into shared memory, and those that must fit into registers."""
     tiles = block_size.working_set(B, B, d, dtype)
-    kept = {name: size for name, size in tiles.items() if registers and name not in "QKV"}
-    return {name: size for name, size in tiles.items() if name not in kept}, kept
+    in_registers = {name: size for name, size in tiles.items() if registers and name not in "QKV"}
+    return {name: size for name, size in tiles.items() if name not in in_registers}, in_registers
 
 
 @lru_cache(maxsize=256)
@@ -43,21 +43,21 @@ def _trace(name: str, d: int, dtype: str, registers: bool) -> dict[str, Any]:
     has_rate = getattr(card, dtype) is not None
     sizes: list[dict] = []
     for B in SIZES:
-        shared, kept = room(B, d, dtype, registers)
-        total, held = sum(shared.values()), sum(kept.values())
+        shared, in_registers = room(B, d, dtype, registers)
+        sums = {"shared": sum(shared.values()), "registers": sum(in_registers.values())}
         clocks = block_size.clocks(card, N, d, B, dtype) if has_rate else None
         times = {
             "ratio": clocks and clocks.bytes / clocks.arithmetic,
-            "shared": total / limits["shared"],
-            "registers": held / limits["registers"] if registers else None,
+            "shared": sums["shared"] / limits["shared"],
+            "registers": sums["registers"] / limits["registers"] if registers else None,
         }
         sizes.append(
             {
                 "B": B,
                 "shared": list(map(list, shared.items())),
-                "registers": list(map(list, kept.items())),
-                "takes": {"shared": f"{total / KiB:.4g}", "registers": f"{held / KiB:.4g}"},
-                "refused": _refused(total, held, limits),
+                "registers": list(map(list, in_registers.items())),
+                "takes": {name: f"{nbytes / KiB:.4g}" for name, nbytes in sums.items()},
+                "refused": _refused(sums, limits),
                 "reads": -(-N // B),
                 "moved": tiling.fa2_traffic(N, N, d, B, B, dtype=stored(dtype)).total(),
                 "times": times,
@@ -75,10 +75,10 @@ def _trace(name: str, d: int, dtype: str, registers: bool) -> dict[str, Any]:
     }
 
 
-def _refused(total: int, held: int, limits: dict[str, int]) -> str | None:
-    if total > limits["shared"]:
-        return block_size.refusal(total, limits["shared"])
-    if held > limits["registers"]:
+def _refused(sums: dict[str, int], limits: dict[str, int]) -> str | None:
+    if sums["shared"] > limits["shared"]:
+        return block_size.refusal(sums["shared"], limits["shared"])
+    if sums["registers"] > limits["registers"]:
         return "More than the register file holds: the rest would spill to slow memory."
     return None
 
@@ -86,14 +86,15 @@ def _refused(total: int, held: int, limits: dict[str, int]) -> str | None:
 def trace(state: State) -> dict:
     """Return for each size its tiles in bytes, the card's refusal, the bytes that it moves, and the curves.
 
-    ``times``: those bytes' time in times of arithmetic, None without a documented rate; tiles in times of each memory.
-    ``fits``: the largest B that does; ``enough``: the first from which arithmetic decides; 0 if there is none.
+    ``times``: the curves: the time of the bytes divided by that of arithmetic (None without a documented rate), and the
+    bytes of the tiles divided by the size of their memory. ``fits``: the largest B that the card accepts; ``enough``:
+    the smallest B at which arithmetic decides; 0 if there is none.
     """
     return _trace(state.card, state.d, state.dtype, state.registers)
 
 
 def describe(state: State) -> Caption:
-    """Say what the tiles take, whether that runs, and which of bytes and arithmetic decides."""
+    """Say how much memory the tiles take, whether they fit, and how the time of bytes compares with arithmetic's."""
     numbers = trace(state)
     size = numbers["sizes"][state.step]
     words = f"[{size['B']} × {size['B']}](step) on {_article(state.card)}, [d = {state.d}](d): "

@@ -13,7 +13,7 @@ from PIL import Image
 
 from figures import page, scene, style
 
-LOOKS = (  # of lines in one chart: a colour, which is no tensor's, and dashes for those who do not see it
+LOOKS = (  # of the lines of a chart: a colour, which is no tensor's, and dashes for readers who do not see colours
     (style.FAST, "-"),
     (style.PINK, "--"),
     (style.INK, ":"),
@@ -30,7 +30,7 @@ class Mark(NamedTuple):
     y: tuple
     title: str
     lines: list
-    share: float | None = None  # of the darkest colour, in %, where the place itself has the colour
+    share: float | None = None  # share of the darkest colour, in %, if the place itself is coloured
 
     def placed(self, height: float) -> dict:
         """Return the place as data for the page, in pixels from the upper left corner of the picture."""
@@ -42,7 +42,7 @@ class Mark(NamedTuple):
 
 
 class Chart:
-    """A picture whose marks say their values where scripts run. In words it is what the caption says."""
+    """A picture whose marks say their values where scripts run. Its caption is also its text form."""
 
     def __init__(self, figure: Figure, caption: str, marks: Sequence[Mark] = ()) -> None:
         self._png, canvas = _painted(figure)
@@ -87,11 +87,11 @@ def bars(values: dict, *, unit: str = "", title: str = "", colors: Any = style.F
     labels = [f"{style.number(value)} {unit}".strip() for value in values.values()]
     left = max(2.1, 0.3 + 0.075 * max(map(len, values)))  # inches: room for the longest name
     ax = _axes(width, 0.34 * len(values), left=left, right=0.3 + 0.1 * max(map(len, labels)), title=title)
-    drawn = ax.barh(list(values), list(values.values()), color=colors, height=0.62)
-    ax.bar_label(drawn, [f" {words}" for words in labels], fontsize=10, color=style.INK)
+    container = ax.barh(list(values), list(values.values()), color=colors, height=0.62)
+    ax.bar_label(container, [f" {words}" for words in labels], fontsize=10, color=style.INK)
     ax.tick_params(left=False, labelleft=True, labelsize=10)
     ax.invert_yaxis()
-    inside = [(2, 0), (width * style.DPI - 2, 0)]  # pixels: all of the row answers, its name and its number, too
+    inside = [(2, 0), (width * style.DPI - 2, 0)]  # pixels: a mark covers the whole row, with its name and number
     across = ax.transData.inverted().transform(inside)[:, 0]
     marks = [
         Mark(ax, across, (row - 0.5, row + 0.5), name, [words])
@@ -101,7 +101,7 @@ def bars(values: dict, *, unit: str = "", title: str = "", colors: Any = style.F
 
 
 class _Plain(LogFormatter):
-    """0.1 and 1,000,000, where LogFormatter has 1e-01 and 1e+06, or powers of ten."""
+    """Write 0.1 and 1,000,000 where LogFormatter writes 1e-01 and 1e+06, or powers of ten."""
 
     def __call__(self, x: float, pos: int | None = None) -> str:
         return super().__call__(x, pos) and (f"{x:,.0f}" if x >= 1 else f"{x:g}")
@@ -118,7 +118,7 @@ def lines(
     decimals: int | None = None,
     width: float = 7.0,
 ) -> Chart:
-    """Draw lines over x, at most five, each named at its end. ``series``: values by name; ``decimals``: in words."""
+    """Draw at most five lines over x, each named at its end. series: values by name; decimals: in the caption."""
     if len(series) > len(LOOKS):
         raise ValueError(f"expected at most {len(LOOKS)} lines, which look different, got {len(series)}")
     left = max(0.8, 0.3 + 0.08 * len(f"{max(map(max, series.values())):,.0f}"))  # inches: room for the largest number
@@ -145,7 +145,7 @@ def lines(
 
 
 def _columns(ax: Any, x: Sequence[float], series: dict, xlabel: str, say: Callable[[float], str]) -> Iterator[Mark]:
-    """Yield a mark for each x, as high as the axes, which says all values there; its sides are halfway to the next."""
+    """Yield a mark for each x, which says all values there: as high as the axes, and halfway to the neighbours wide."""
     place = ax.transData
     pixels = place.transform([(value, ax.get_ylim()[0]) for value in x])  # [len(x), 2]
     middles = (pixels[1:] + pixels[:-1]) / 2
@@ -176,12 +176,12 @@ def weights(P: np.ndarray, rows: Sequence, columns: Sequence, *, title: str = ""
 
 
 def _share(weight: float) -> int:
-    """Return the share of the darkest colour in %, such that letters are legible on it, as on the map of colours."""
+    """Return the share of the darkest colour in %, on which letters are as legible as on the picture's colours."""
     return round(100 * float(weight) ** 0.8)
 
 
 def dots(panels: dict, *, title: str = "", marks: Any = None, log: Any = (), width: float = 8.0) -> Chart:
-    """Draw a row for each name, a panel for each quantity, a dot for each value; in words the values have two digits.
+    """Draw a row for each name, a panel for each quantity, a dot for each value. The caption has values in two digits.
 
     ``panels``: by the panel's name, the numbers by the row's name, one or several each; ``marks``: by the panel's name,
     where a dashed line stands; ``log``: names of the panels with a logarithmic axis.
@@ -211,8 +211,8 @@ def dots(panels: dict, *, title: str = "", marks: Any = None, log: Any = (), wid
         ax.set_xlim(ax.get_xlim())
         ax.tick_params(left=False, labelleft=at == 0, labelsize=9)
         answers += [
-            Mark(ax, ax.get_xlim(), (at - 0.5, at + 0.5), f"{name}: {panel}", [_span(dot)])
-            for at, (name, dot) in enumerate(rows.items())
+            Mark(ax, ax.get_xlim(), (i - 0.5, i + 0.5), f"{name}: {panel}", [_span(dot)])
+            for i, (name, dot) in enumerate(rows.items())
         ]
         sentences.append(f"{panel}, " + ", ".join(f"{row} {_span(dot)}" for row, dot in rows.items()))
     return Chart(figure, _words(title, sentences), answers)
@@ -221,7 +221,7 @@ def dots(panels: dict, *, title: str = "", marks: Any = None, log: Any = (), wid
 def _axes(
     width: float, height: float, *, left: float, right: float, top: float = 0.05, bottom: float = 0.05, title: str = ""
 ) -> Any:
-    """Axes of this height in inches with these margins around them, and the title above all."""
+    """Return axes of this height in inches, with these margins around them and the title above them."""
     above = top + (0.35 if title else 0)
     whole = height + above + bottom
     figure = style.figure(width, whole)
@@ -232,16 +232,16 @@ def _axes(
 def _keep_apart(ax: Any, labels: Iterable) -> None:
     """Shift labels at the lines' ends up until none covers another."""
     ax.autoscale_view()
-    height, taken = 13 / 72 * style.DPI, -np.inf  # pixels
+    height, last = 13 / 72 * style.DPI, -np.inf  # pixels
     place = ax.transData
     for label in sorted(labels, key=lambda label: label.get_position()[1]):
         x, y = place.transform(label.get_position())
-        taken = max(y, taken + height)
-        label.set_position(place.inverted().transform((x, taken)))
+        last = max(y, last + height)
+        label.set_position(place.inverted().transform((x, last)))
 
 
 def _span(values: np.ndarray) -> str:
-    """The least and the largest of some numbers, in two digits."""
+    """Return the least and the largest of some numbers, in two digits."""
     ends = dict.fromkeys(f"{end:.2g}" for end in (values.min(), values.max()))
     return " to ".join(ends)
 

@@ -1,11 +1,11 @@
 """Softmax attention and linear attention side by side as the text grows: FLOPs, bytes, what is kept, and time.
 
 Kills the belief that linear attention wins as soon as it does fewer FLOPs. FLOPs cross at N = C + 2d, the bytes that
-the programs ask for at a few tiles, the memory that is kept at a few hundred tokens. But with so few FLOPs per byte
+the programs ask for at a few tiles, the memory that is kept at d tokens in float16. But with so few FLOPs per byte
 linear attention waits for memory: the least time crosses only where softmax attention begins to wait for arithmetic.
 
-One causal head, by tiles of C queries and keys, in chunks of C tokens, with all of the card to itself. The least time
-counts each byte once, as if caches caught all that is read again.
+One causal head, by tiles of C queries and keys, in chunks of C tokens, has the whole card. The least time counts each
+byte once, as if caches served all repeated reads.
 """
 
 from dataclasses import dataclass
@@ -48,17 +48,17 @@ def costs(N: int, d: int, C: int, dtype: str) -> dict:
 
 @lru_cache(maxsize=16)
 def _trace(d: int, C: int, dtype: str) -> dict[str, Any]:
-    found = [costs(N, d, C, dtype) for N in LENGTHS]
+    by_length = [costs(N, d, C, dtype) for N in LENGTHS]
     ridge = hardware.ridge(hardware.CARDS[CARD], dtype)
     measures = [
         {
             "name": words, "what": what,
-            "softmax": [it[what][0] for it in found], "linear": [it[what][1] for it in found],
+            "softmax": [it[what][0] for it in by_length], "linear": [it[what][1] for it in by_length],
             "crossing": crossing(what, d, C, dtype),
         }
         for what, words in NAMES.items()
     ]  # fmt: skip
-    intensity = [it["flops"][1] / it["bytes"][1] for it in found]
+    intensity = [it["flops"][1] / it["bytes"][1] for it in by_length]
     return {"lengths": LENGTHS, "measures": measures, "ridge": ridge, "intensity": intensity, "card": CARD,
             "d": d, "C": C}  # fmt: skip
 

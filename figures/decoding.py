@@ -20,7 +20,7 @@ from flashlab.reference import decoding
 CARD = CARDS["H200 SXM"]
 PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 17, 24, 32, 33, 48, 64)
 GROUP, D = 8, 128
-TEXT, QUERY = 512, 511  # keys of the real row, and which query it is
+TEXT, QUERY = 512, 511  # the number of keys of the real row, and its query
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,9 @@ class State:
 
 @cache
 def _lse(S: int) -> np.ndarray:
-    """Return the lse of S parts of a real row [S]."""
+    """Return the lse of S parts of a real row [S]; for 33 and 48 parts of equal size there are 32 and 47."""
     Q, K, V = data.captured("alice").head()
-    return decoding.split(
-        Q[None, QUERY:], K, V, TEXT // S if TEXT % S == 0 else -(-TEXT // S), 64, memory=Memory()
-    ).lse[:, 0, 0]
+    return decoding.split(Q[None, QUERY:], K, V, -(-TEXT // S), 64, memory=Memory()).lse[:, 0, 0]
 
 
 @cache
@@ -75,9 +73,9 @@ def _trace(B: int, Hk: int, N: int, wrong: bool) -> dict[str, Any]:
 def trace(state: State) -> dict:
     """Return for each number of parts the programs, their waves and time, and the weights of a real row's parts.
 
-    ``busiest``: SMs that have as many programs as there are waves, the others have one less; ``peak``: the share of
-    the card's bandwidth that K and V have of the whole time; ``chosen``: the number of parts by the rule;
-    ``right``: the weights by the right base; ``heaviest``: the largest weight by either base.
+    ``busiest``: the number of SMs that have a program in every wave, the others have one less; ``peak``: the share of
+    the card's bandwidth at which K and V are read, over the whole time; ``chosen``: the number of parts by the rule;
+    ``right``: the weights in the right base; ``heaviest``: the largest weight in either base.
     """
     return _trace(state.B, state.Hk, state.N, state.wrong)
 

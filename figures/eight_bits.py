@@ -1,11 +1,11 @@
-"""The weights of a real row fall onto the 256 numbers of e4m3, and what that and 8 bits of Q, K and V cost the output.
+"""How the weights of a real row fall onto the numbers of e4m3, and how much error they and Q, K, V in 8 bits cause.
 
 Kills four beliefs: that a scale makes float8 more exact (it moves a window, and its steps are relative); that e4m3 is
 the better number for everything (int8 has a third of its error on Q and K, unless an outlier stretches a scale); that
 a rotation always helps; and that tensor cores add up in float32.
 
-One head of a trained model on *Alice*. The outlier is a factor on one column of K. Errors are those of
-``reference.eight_bits``, part by part: with exact numbers in all other places.
+One head of a trained model reads *Alice*. The outlier is a factor on one column of K. The error of each part comes from
+``reference.eight_bits``, with all other parts exact.
 """
 
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ from flashlab.machine.costs import error
 from flashlab.reference import eight_bits
 from flashlab.reference.attention import attention, weights
 
-ROW = 327  # "rabbit", which leaves most of its weights far behind
-EVERY = 4  # queries from one whose output is computed to the next
-LENGTHS = tuple(2**n for n in range(10, 18))  # of sums
+ROW = 327  # "rabbit", whose weights are mostly far below the largest
+EVERY = 4  # the output is computed for every fourth query
+LENGTHS = tuple(2**n for n in range(10, 18))  # numbers in a sum
 FLUSHES = (None, 2048, 512, 128)
 
 
@@ -48,7 +48,7 @@ def _inputs(outlier: int) -> tuple[np.ndarray, ...]:
 
 
 def _exactly(X: np.ndarray) -> eight_bits.Quantised:
-    """Return X as if 8 bits held it."""
+    """Return X unrounded, in the form of numbers in 8 bits."""
     return eight_bits.Quantised(X, np.ones((len(X), 1)))
 
 
@@ -79,7 +79,7 @@ def _trace(kind: str, outlier: int, per: str, rotated: bool) -> dict[str, Any]:
 
 
 def _fallen(row: np.ndarray, V: np.ndarray, largest: float, numbers: np.ndarray) -> dict[str, Any]:
-    """Return how many weights of a row fell onto which number but 0, how many onto 0, their share, and O's error."""
+    """Return how many weights of a row fall onto each number above 0, how many become 0, their sum, and O's error."""
     fallen = eight_bits.to_e4m3(row / row.max() * largest)  # [N]
     codes, counts = np.unique(np.searchsorted(numbers, fallen[fallen > 0]), return_counts=True)
     return {
@@ -134,7 +134,7 @@ def describe(state: State) -> str:
 
 
 def _percent(share: float) -> str:
-    """Return a share as the picture does."""
+    """Return a share in percent, in the digits of the picture."""
     return f"{style.digits(100 * share, 3)}%"
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Scrub:
-    """A clock: the steps 0 ... steps(state), forwards and backwards, and play. says: what to call each of them."""
+    """A clock: the steps 0 ... steps(state), forwards and backwards, and play. says: a name for each step."""
 
     steps: Callable[[Any], int]
     label: str = "step"
@@ -25,7 +25,7 @@ class Scrub:
 
 @dataclass(frozen=True)
 class Slide:
-    """A slider over the given values, in their order. idle(state): why it has no effect there, "" where it has one."""
+    """A slider over the given values, in their order. idle(state): the reason if it has no effect there, or ""."""
 
     values: Sequence
     label: str = ""
@@ -52,7 +52,7 @@ class Toggle:
 
 
 class Caption(str):
-    """The words of a figure, with handles: in the template [128 keys](N) is one of the control N, for readers to pull.
+    """The words of a figure, with handles to pull: [128 keys](N) in the template is a handle of the control N.
 
     The string itself has the words alone, "128 keys".
     """
@@ -103,7 +103,7 @@ def key(figure: Any, state: Any) -> str:
 
 
 def numbers(figure: Any, state: Any) -> dict:
-    """Return a state at every step, for the page to draw: its trace, its words with handles, its idle controls."""
+    """Return what the page needs to draw a state at every step: its trace, words with handles, and idle controls."""
     slides = {field: control for field, control in figure.CONTROLS.items() if isinstance(control, Slide)}
     return {
         "trace": figure.trace(state),

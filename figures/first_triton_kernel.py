@@ -61,7 +61,7 @@ def _trace(kernel: str, N: int, block: int) -> dict[str, Any]:
                 "tensor": now.name,
                 "rows": rows[0] if rows else (0, 1),
                 "columns": columns,
-                "ran": lines,  # since the program began or moved something; the last of them moves this
+                "ran": lines,  # since the program began or its last load or store; the last line moves this
                 "value": _value(source[lines[-1]]),
                 "loaded": moved["load"],
                 "stored": moved["store"],
@@ -121,7 +121,7 @@ def _moves(line: str) -> bool:
 
 
 def _value(line: str) -> str:
-    """Return what a line's load is called, or what its store writes."""
+    """Return the name to which a line's load is assigned, or the expression that its store writes."""
     statement: Any = ast.parse(line.strip()).body[0]
     return ast.unparse(statement.targets[0] if isinstance(statement, ast.Assign) else statement.value.args[1])
 

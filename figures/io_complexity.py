@@ -1,8 +1,8 @@
 """Linear memory, quadratic time: how long a context one card can hold, and how long it would take.
 
 Kills two beliefs at once: that attention's memory must grow with the square of N, and that FlashAttention made
-attention linear. Memory is what one layer's attention holds at its peak, and time the later of two clocks at the card's
-peaks, products and bytes: a real program needs more of both.
+attention linear. Memory is the most that one layer's attention holds at once. Time is the longer of two: that of the
+products and that of the bytes, at the card's peak rates. A real program needs more memory and more time.
 """
 
 from dataclasses import dataclass
@@ -63,7 +63,7 @@ def _seconds(N: int, d: int, flop_rate: float | None, byte_rate: float, *, heads
 
 
 def _clock(N: int, d: int, flop_rate: float | None, byte_rate: float, *, heads: int, **way: Any) -> str | None:
-    """Name what decides that time: the bytes, the products, or these with S computed again; None as there."""
+    """Return what decides ``_seconds``: bytes, products, or products with S computed again; None where that is None."""
     flops, nbytes = _demand(N, d, **way)
     if not flop_rate:
         return None
@@ -83,7 +83,7 @@ def _demand(N: int, d: int, *, itemsize: int, training: bool, fused: bool) -> tu
 
 
 def trace(state: State) -> dict:
-    """Return what each way holds, in bytes, its least time for all lengths and what takes it, and where it runs out."""
+    """Return the bytes of each way, its least time for each length and what decides it, and where memory runs out."""
     return _trace(state.card, state.batch, state.heads, state.d, state.dtype, state.training)
 
 

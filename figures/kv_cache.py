@@ -13,7 +13,7 @@ from figures.style import times
 from flashlab.kernels.decode.paged import Pool
 from flashlab.reference import the_cache
 
-TOKENS, LONGEST = 64, 24  # of the pool; of the longest text that might come
+TOKENS, LONGEST = 64, 24  # tokens of the pool, and of the longest text that might come
 SCRIPT = (  # what happens, to which text, with how many tokens
     ("begins", "A", 7), ("begins", "B", 5), ("grows", "A", 6), ("forks from A", "C", 0), ("grows", "C", 3),
     ("grows", "A", 2), ("grows", "B", 9), ("ends", "B", 0), ("begins", "D", 11), ("grows", "C", 4), ("ends", "A", 0),
@@ -67,8 +67,8 @@ def _trace(page: int, sharing: bool) -> dict[str, Any]:
 def trace(state: State) -> dict:
     """Return the pool after each event: the pages of each text, pages copied, and tokens kept and reserved.
 
-    ``copied``: the tokens in the pages copied; ``tokens``: in held pages, each page counted once; ``held``: the room of
-    these pages; ``rooms``: the room that the same texts would reserve without pages, each for the longest.
+    ``copied``: the tokens in the pages copied; ``tokens``: those in held pages, each page counted once; ``held``: the
+    room of these pages; ``rooms``: the room of the same texts without pages, each as long as the longest.
     """
     return _trace(state.page, state.sharing)
 

@@ -1,11 +1,12 @@
 """Which thread holds which number of a tile, which bank of shared memory has it, and how many turns an access takes.
 
 Kills two beliefs: that a thread holds a row or a block of a product (it has two numbers in each of two rows, and the
-same again every eight columns), and that conflicts of banks come from shared memory alone (they come from both layouts:
-lanes along a row have none, those of the accumulator have some unless the tile is swizzled).
+same again every eight columns), and that bank conflicts come from shared memory alone (they come from both layouts:
+lanes along a row have none, lanes of the accumulator have some unless the tile is swizzled).
 
 Triton computes both layouts, from the objects that kernels pass to it. They are linear: the place of a number is the
-XOR of one place for each bit of its thread and its register. So the trace has these few places, and no table.
+XOR of one place for each bit that is set in its thread and its register. So the trace has these few places, and no
+table.
 """
 
 import re
@@ -46,9 +47,9 @@ class State:
 @cache
 def numbers_of(layout: str) -> np.ndarray:
     """Return row and column of each register of each thread, [THREADS, registers, 2], as Triton says."""
-    found = re.findall(r"T(\d+): *(\d+)", LAYOUTS[layout].format_tensor_view([SIZE, SIZE]))
-    thread, register = np.array(found, int).T  # [SIZE * SIZE] each, row after row
-    places = np.empty((THREADS, SIZE * SIZE // THREADS, 2), int)
+    view = LAYOUTS[layout].format_tensor_view([SIZE, SIZE])
+    thread, register = np.array(re.findall(r"T(\d+): *(\d+)", view), int).T  # [SIZE * SIZE] each, row after row
+    places = np.empty((THREADS, SIZE * SIZE // THREADS, 2), int)  # [THREADS, registers, 2]
     places[thread, register] = np.indices((SIZE, SIZE)).reshape(2, -1).T
     return places
 
@@ -58,9 +59,9 @@ def offsets(swizzled: bool) -> np.ndarray:
     """Return where shared memory has each number, counted in numbers, [SIZE, SIZE], as Triton says."""
     view = (SWIZZLED if swizzled else IN_ORDER).format_hardware_view([SIZE, SIZE])
     offset, row, column = np.array(re.findall(r"Offset: (\d+) -> \( *(\d+), *(\d+)\)", view), int).T
-    found = np.empty((SIZE, SIZE), int)
-    found[row, column] = offset
-    return found
+    result = np.empty((SIZE, SIZE), int)  # [SIZE, SIZE]
+    result[row, column] = offset
+    return result
 
 
 def together(layout: str) -> int:
@@ -86,8 +87,8 @@ def _trace(layout: str, register: int, swizzled: bool) -> dict[str, Any]:
     places, shared = numbers_of(layout), offsets(swizzled)
     moved = words(layout, swizzled, register) % BANKS  # [groups, 32]
     return {
-        "of_thread": places[2 ** np.arange(7), 0].tolist(),  # a place per bit of a thread's number,
-        "of_register": places[0, 2 ** np.arange(5)].tolist(),  # and of a register's
+        "of_thread": places[2 ** np.arange(7), 0].tolist(),  # a place per bit of a thread's number
+        "of_register": places[0, 2 ** np.arange(5)].tolist(),  # a place per bit of a register's number
         "offset_of_row": shared[2 ** np.arange(6), 0].tolist(),
         "offset_of_column": shared[0, 2 ** np.arange(6)].tolist(),
         "layout": layout,
@@ -106,7 +107,7 @@ def trace(state: State) -> dict:
 
 
 def describe(state: State) -> str:
-    """Say where the thread's register lies in the tile, and in how many turns it moves with those of other lanes."""
+    """Say where the thread's register is in the tile, and how many turns it takes to move with those of other lanes."""
     row, column = numbers_of(state.layout)[state.step, state.register].tolist()
     groups = trace(state)["banks"]
     counts, lanes = groups[state.step * len(groups) // THREADS], THREADS // len(groups)

@@ -1,7 +1,7 @@
 """A mask as a schedule: which tiles are skipped, which are cut by its edge, which are whole, and what the loop moves.
 
-Kills the belief that a mask is a matrix that is laid over finished scores: it decides which tiles are loaded at all.
-The second belief to go: that work falls with the visible pairs. Tiles at the edge are computed whole.
+Kills two beliefs: that a mask is a matrix that is laid over finished scores (it decides which tiles are loaded at all),
+and that work falls with the number of visible pairs (tiles at the edge are computed whole).
 """
 
 from dataclasses import dataclass

@@ -11,17 +11,17 @@ from figures.explore import explorer
 from figures.figure import Choose, Scrub, Toggle
 from flashlab.machine import hardware
 
-DOUBLING = 8  # steps of the zoom for an edge of twice the pixels
+DOUBLING = 8  # steps of the zoom that double the edge of a square
 # Bytes in a square as high as the window: 1 TiB to 256 KiB.
 WINDOWS = tuple(2 ** (40 - 2 * zoom / DOUBLING) for zoom in range(11 * DOUBLING + 1))
-SHORT = ("regs", "smem", "L2", None, "CPU")  # of the levels; DRAM goes by its kind
-DRAM = 3  # its place among the levels
+SHORT = ("regs", "smem", "L2", None, "CPU")  # short names of the levels; that of the DRAM is its kind
+DRAM = 3  # the place of the DRAM among the levels
 
 
 @dataclass(frozen=True)
 class State:
-    """``zoom``: ``DOUBLING`` steps halve the edge of what is in view; ``card`` by its name in ``hardware.CARDS``;
-    ``one_sm`` for what one streaming multiprocessor has."""
+    """``zoom``: ``DOUBLING`` steps halve the edge of the visible square; ``card``: a name in ``hardware.CARDS``;
+    ``one_sm``: show the share of one streaming multiprocessor."""
 
     zoom: int = 2 * DOUBLING
     card: str = "A100 40 GB"
@@ -69,7 +69,7 @@ def describe(state: State) -> str:
 
 
 def _share(part: float) -> str:
-    """Say how much of the square that is."""
+    """Write a share of the square in words."""
     return f"{part:,.0f} squares" if part >= 10 else f"{part:.2g} squares" if part > 1 else f"{100 * part:.2g}% of it"
 
 

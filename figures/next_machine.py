@@ -30,7 +30,7 @@ CARDS = {
 }
 ROWS = "tensor core", "exponential unit", "vector units"  # as the simulator calls them
 LANES = dict(zip(ROWS, ("products", "exponentials", "all else"), strict=True))
-SHOWN, COUNTED = 103, 32  # keys per block of the run on the clock, five blocks, and of those that are counted, sixteen
+SHOWN, COUNTED = 103, 32  # keys per block: of the run that the clock shows (5 blocks), of the counted runs (16)
 CODE = {
     "S": line(roles.multiply, "_ask_scores(pipe, w, j + 1)"),
     "PV": line(roles.multiply, "pipe.weighted"),
@@ -91,30 +91,30 @@ def count(state: State) -> int:
 
 
 def counted(state: State) -> list[dict]:
-    """Return for each share how long a block takes once all is under way, and how long each unit works for it."""
+    """Return for each share how long a block takes in the steady state, and how long each unit works for it."""
     return _counted(state.d, state.card)
 
 
 @lru_cache(maxsize=16)
 def _counted(d: str, card: str) -> list[dict]:
-    found = []
+    rows = []
     for share in SHARES:
         it = design(State(0, share, d, card))
         units = [sum(n * cycles for n, cycles in (it.scores, it.weighted)), it.weights[1], it.maximum + it.weights[0]]
         steady = round(_run(it, COUNTED).steady)
-        found.append({"share": share, "cycles": steady, "units": [len(roles.TILES) * cycles for cycles in units]})
-    return found
+        rows.append({"share": share, "cycles": steady, "units": [len(roles.TILES) * cycles for cycles in units]})
+    return rows
 
 
 def best(state: State) -> str:
-    """Return the least share that takes no more than half a per cent longer than the best one."""
-    found = counted(state)
-    least = min(it["cycles"] for it in found)
-    return next(it["share"] for it in found if it["cycles"] <= 1.005 * least)
+    """Return the smallest share whose time is at most half a per cent above the least time."""
+    rows = counted(state)
+    least = min(row["cycles"] for row in rows)
+    return next(row["share"] for row in rows if row["cycles"] <= 1.005 * least)
 
 
 def trace(state: State) -> dict:
-    """Return the boxes of the three units, and what each share comes to."""
+    """Return the boxes of the three units, and the times with each share."""
     events = [event for event in run(state).events if event.unit in ROWS]
     return {
         "cycles": run(state).cycles,

@@ -77,7 +77,7 @@ def _trace(source: str, n: int, block: int, lift: float) -> dict[str, Any]:
         before, state = state, online_softmax.update(state, scores[None, part], columns[part])
         alpha = np.exp(before.m - np.where(state.m == -np.inf, 0, state.m))  # [1]
         added = state.l - alpha * before.l, state.O[:, 0] - alpha * before.O[:, 0]  # [1], [1]
-        steps.append({**_step(part.start, part.stop, state, alpha[0]), "added": _plain([part[0] for part in added])})
+        steps.append({**_step(part.start, part.stop, state, alpha[0]), "added": _plain([x[0] for x in added])})
     output, _ = online_softmax.finish(state)  # [1, 1 + n]
     return {
         "title": TITLES[source],
@@ -95,7 +95,7 @@ def _trace(source: str, n: int, block: int, lift: float) -> dict[str, Any]:
 
 
 def _step(start: int, stop: int, state: online_softmax.State, alpha: float) -> dict[str, Any]:
-    """Return what is known when ``stop`` scores have come, as plain data; P: e^(s - m) of those, not yet divided."""
+    """Return what is kept after ``stop`` scores, as plain data. P: e^(s - m) of these scores, not yet divided."""
     m, l, O, alpha = (_plain(part) for part in (state.m, state.l, state.O[0], [alpha]))
     return {"new": [start, stop], "m": m[0], "l": l[0], "O": O[0], "P": O[1 : 1 + stop], "alpha": alpha[0]}
 
@@ -111,7 +111,7 @@ def trace(state: State) -> dict:
 
 
 def count(state: State) -> int:
-    """Return the number of blocks, and one: the division."""
+    """Return the number of blocks, plus one for the division."""
     return len(trace(state)["steps"])
 
 

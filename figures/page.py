@@ -1,4 +1,4 @@
-"""Figures as HTML that needs no server: one script of our own, the numbers beside it, and a still picture without both.
+"""Figures as HTML that needs no server: one script of our own, its numbers, and a still picture where no script runs.
 
 ``fragment`` is one figure, as a notebook's output or a page carries it. ``page`` is a whole file with all numbers that
 its controls can ask for. The script is the modules of ``figures/js`` joined into one text; nothing is fetched. The
@@ -20,9 +20,9 @@ from figures.figure import Scrub, declared, key, numbers, states
 
 HERE = Path(__file__).parent
 SHARED = ("svg", "words", "marks", "state", "clock", "hands", "tip", "theme", "mount")  # each imports from those before
-CHARTS = ("svg", "theme", "tip", "chart")  # what draws charts, likewise
-# Sets of numbers that a page carries, and those for which a reader can wait while a cell runs. Where a figure has more
-# of them, it brings those that differ from the first in one control.
+CHARTS = ("svg", "theme", "tip", "chart")  # for charts; here, too, each imports from those before
+# The most sets of numbers that a page carries, and that a reader can wait for while a cell runs. A figure with more
+# sets carries those that differ from the first in one control.
 MOST, AWAITED = 1000, 64
 
 PAGE = """:root { color-scheme: light dark; background: Canvas; color: CanvasText }
@@ -31,7 +31,7 @@ body { margin: 0 auto; max-width: 1180px; font-family: system-ui, sans-serif }""
 
 # The theme is that of JupyterLab, of the page, or else of the system, as for figures (``theme.js``). White becomes the
 # paper of JupyterLab's dark theme; hues stay. On a narrow screen a chart is scrolled, so that its words stay legible.
-# On others no output cuts off what a mark says.
+# On wide screens no output area cuts off the tip of a mark.
 INVERTED = "img.flashlab-chart { filter: invert(0.93) hue-rotate(180deg) }"
 CHART = (
     f':is([data-jp-theme-light="false"], [data-theme="dark"]) {INVERTED} @media (prefers-color-scheme: dark) '
@@ -66,7 +66,7 @@ def script(name: str) -> str:
 
 @cache
 def chart_script() -> str:
-    """Return the text that makes the charts of a page answer."""
+    """Return the script that lets the marks of a page's charts say their values."""
     style = "".join((HERE / "js" / name).read_text(encoding="utf-8") for name in ("theme.css", "chart.css"))
     return "\n".join([*map(_wrapped, CHARTS), f"chart.start({_json(style)});\n"])
 
@@ -86,7 +86,7 @@ def still(figure: Any, state: Any) -> bytes | None:
 
 
 def picture(png: bytes, words: str, style: str = "max-width: 100%") -> str:
-    """Return a picture as HTML with its words as alt text: JupyterLab gives the ones stored as image/png none."""
+    """Return a picture as HTML with alt text, which JupyterLab does not give to pictures stored as image/png."""
     data = base64.b64encode(png).decode()
     return f'<img alt="{html.escape(words)}" src="data:image/png;base64,{data}" style="{style}">'
 
@@ -94,14 +94,14 @@ def picture(png: bytes, words: str, style: str = "max-width: 100%") -> str:
 def chart(png: bytes, words: str, drawing: dict | None = None) -> str:
     """Return a chart as HTML: dark on light, and light on dark where the theme is dark and styles are kept.
 
-    drawing: the chart as data, of which ``chart_script`` makes one that answers.
+    drawing: the chart as data, from which ``chart_script`` draws one whose marks say their values.
     """
     data = f" data-chart='{html.escape(_json(drawing), quote=False).replace(chr(39), '&#39;')}'" if drawing else ""
     return f'{picture(png, words)[:-1]} class="flashlab-chart"{data}><style>{CHART}</style>'
 
 
 def captioned(png: bytes | None, words: str) -> str:
-    """Return what is left of a figure without scripts: its picture, if there is one, and its words."""
+    """Return a figure for readers without scripts: its picture, if there is one, and its words."""
     image = picture(png, words, "max-width: 100%; width: 960px") if png else ""
     return f'<figure style="margin: 0">{image}<figcaption>{html.escape(words)}</figcaption></figure>'
 
@@ -132,23 +132,23 @@ def packed(traces: dict) -> str:
 def shipped(figure: Any, most: int = MOST) -> dict:
     """Return numbers by key: of all states if there are at most ``most``, else of those one control from the first."""
     first = figure.State()
-    chosen = list(states(figure))
-    if len(chosen) > most:
-        chosen = [first]
+    selection = list(states(figure))
+    if len(selection) > most:
+        selection = [first]
         for field, control in figure.CONTROLS.items():
             if not isinstance(control, Scrub):
-                chosen += [replace(first, **{field: value}) for value in control.values]
-    return {key(figure, state): numbers(figure, state) for state in chosen}
+                selection += [replace(first, **{field: value}) for value in control.values]
+    return {key(figure, state): numbers(figure, state) for state in selection}
 
 
 def page(figure: Any) -> str:
     """Return a whole HTML file, which asks for no other, with one figure that moves without a kernel."""
-    title, made = title_of(figure), fragment(figure, figure.State(), shipped(figure), page=True)
+    title, content = title_of(figure), fragment(figure, figure.State(), shipped(figure), page=True)
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<style>{PAGE}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
-        f"{made}</main>\n</body>\n</html>\n"
+        f"{content}</main>\n</body>\n</html>\n"
     )
 
 

@@ -23,7 +23,7 @@ from flashlab.reference import pipeline
 QUERIES = 128  # one tile; its keys are the 512 tokens of the text, in four blocks
 STAGES = (1, 2, 3, 4)
 CONSUMERS = ("both warpgroups in one partition", "two", "two, ping-pong")
-SCALES = (13_000, 24_000)  # cycles across the picture: the first that suffices
+SCALES = (13_000, 24_000)  # cycles across the picture: the first number that is large enough
 SHARED = ("tensor core", "vector units")  # units that work for both consumers
 NAMES = {"softmax": "P", "rescale": ""}
 WAITS = {"full": "tiles", "q_full": "Q", "turn": "turn", "products": "products", "empty": "room", "q_empty": "room"}
@@ -123,7 +123,7 @@ def _trace(stages: int, consumers: str, overlap: bool) -> dict[str, Any]:
 
 
 def trace(state: State) -> dict:
-    """Return the boxes of every unit, the waits, who ended each of them, and what the picture says at every moment."""
+    """Return the boxes of every unit, the waits, what ended each wait, and what the picture says at every moment."""
     return _trace(state.stages, state.consumers, state.overlap)
 
 
@@ -165,7 +165,7 @@ def _shared(event: Event, events: list[Event], row: str, tip: dict, halves: bool
 
 
 def _held(event: Event, events: list[Event], stages: int) -> list[dict]:
-    """Return what a copy makes of its buffer: coming until the barrier knows of it, there until it is given back."""
+    """Return two boxes for a tile in its stage: coming until ``full`` completes, then readable until ``empty`` does."""
     stage, n = event.g % stages, event.g // stages
     full, empty = ([e.end for e in events if e.unit == "barrier" and e.kind == f"{barrier}[{stage}]"]
                    for barrier in ("full", "empty"))  # fmt: skip
@@ -186,18 +186,18 @@ def _copied(event: Event, events: list[Event]) -> dict[str, Any]:
     waits = [e for e in events if e.unit == "producer" and e.end <= event.start and event.kind in "KV"]
     waits = [e for e in waits if e.kind == f"empty[{event.where[2:-1]}]"]
     last = waits[-1:] if waits and not _earlier(event, waits[-1], events) else []
-    kept = [f"the producer waited {e.end - e.start:,} cycles at {e.kind} for phase {e.j}" for e in last]
-    return {"lines": [_span(event), f"into {event.where}", *kept], "code": CODE[event.kind]}
+    wait = [f"the producer waited {e.end - e.start:,} cycles at {e.kind} for phase {e.j}" for e in last]
+    return {"lines": [_span(event), f"into {event.where}", *wait], "code": CODE[event.kind]}
 
 
 def _earlier(event: Event, wait: Event, events: list[Event]) -> bool:
-    """Has a copy into the same buffer begun between a wait and this one?"""
+    """Return whether another copy into the same buffer began between a wait and this copy."""
     return any(e.where == event.where and wait.end <= e.start < event.start for e in events)
 
 
 def _waited(product: Event, events: list[Event]) -> list[str]:
     """Return what a product waited for: the barriers at which its consumer waited in this step, and the tensor core."""
-    previous = product.j + (product.kind == "S")  # the scores that its consumer asked for one step before
+    previous = product.j + (product.kind == "S")  # the scores of its consumer one step before
     since = [e.start for e in events if e[2:6] == ("tensor core", product.by, "S", previous)]
     waits = [e for e in events if e.unit == product.by and max(since, default=-1) < e.end <= product.start]
     lines = [_ended(e, events) for e in waits if e.kind != "products"]
@@ -214,7 +214,7 @@ def _ended(wait: Event, events: list[Event]) -> str:
 
 
 def _cause(wait: Event, events: list[Event]) -> tuple[str, str, int] | None:
-    """Return who ended a wait, in words, with the row and the cycle; None if it is not known."""
+    """Return what ended a wait, in words, with its row and its cycle; None if that is not known."""
     barrier, at = wait.kind.rstrip("]").split("[") if "[" in wait.kind else (wait.kind, "")
     if barrier == "turn":
         other = f"consumer {1 - int(at)}"
@@ -237,7 +237,7 @@ def _wait(event: Event, events: list[Event]) -> dict[str, Any]:
 
 
 def _link(event: Event, events: list[Event]) -> dict[str, Any] | None:
-    """Return the line from what ended a wait to the consumer that waited; None if nobody knows."""
+    """Return the line from what ended a wait to the consumer that waited; None if that is not known."""
     cause = _cause(event, events)
     return cause and {"at": event.end, "from": cause[1], "since": cause[2], "to": event.by}
 
@@ -276,7 +276,7 @@ def busy(state: State) -> float:
 
 
 def _doing(unit: str, state: State) -> str:
-    """Return in words what a unit or a consumer is at."""
+    """Return in words what a unit or a consumer is doing."""
     if unit == "copy engine":
         idle = ["idle: waits for room"] if under_way(state, "producer") else ["idle"]
         return ([_words(e) for e in under_way(state, unit)] or idle)[0]
@@ -317,7 +317,7 @@ def _completed(event: Event) -> str:
 
 
 def describe(state: State) -> str:
-    """Say what happens at this moment, how busy the tensor core is, and what that comes to."""
+    """Say what happens at this moment, how busy the tensor core is, and the rate that follows."""
     whole = run(state)
     happened, each = list(_happened(state)), whole.cycles / whole.blocks
     parts = [part for n, part in enumerate(happened) if len(" ".join(happened[: n + 1]).split()) <= 16] or happened[:1]

@@ -1,8 +1,8 @@
 """More FLOPs, less time: the backward pass rebuilds each tile of weights, uses it and forgets it.
 
-Kills the belief that computing something twice must be slower than keeping it. Above, every step of the backward pass
-on one real head; below, that pass and the one that keeps P on a line of time each, in one scale: what the bytes take
-and what the matrix products take at the peaks of one card. Rebuilding adds a sliver of products; most bytes go.
+Kills the belief that computing something twice must be slower than keeping it. Above is every step of the backward
+pass on one real head. Below, that pass and the one that keeps P have a line of time each, in one scale: the time of the
+bytes and of the matrix products at the peaks of one card. Rebuilding adds few products, and saves most of the bytes.
 
 ``explore`` runs the course's own passes; ``replay`` shows the events counted in the Triton kernels. ``bills`` has the
 numbers of the paper's configuration: as the paper prints them, as this course counts them, as one GPU measured them.
@@ -53,7 +53,7 @@ class State:
 
 @lru_cache(maxsize=1)
 def head(dtype: type = np.float16) -> tuple[np.ndarray, ...]:
-    """Return Q, K, V of a head that reads a page of a book, and a gradient of its output, all [N, d]."""
+    """Return Q, K, V of a head on a page of a book, and a random gradient of its output, all [N, d]."""
     Q, K, V = data.captured("alice").head()
     dO = np.random.default_rng(8).normal(size=V.shape)
     return tuple(x.astype(dtype) for x in (Q, K, V, dO))
@@ -145,7 +145,7 @@ def _stepwise(
         "card": CARD.name,
         "block": CARD.per_sm.block_bytes,
         "rates": {"bytes": CARD.dram_rate, "flops": getattr(CARD, dtype)},
-        "registers": any(event.name == "P_ij" for event in events),  # are tiles counted that were never loaded?
+        "registers": any(event.name == "P_ij" for event in events),  # whether ``held`` has tiles that were never loaded
         "peak": max(sum(nbytes for _, _, nbytes in step["held"]) for step in steps),
         "steps": steps,
         "passes": [other, {"name": name, "parts": parts, "squares": []}],
@@ -153,9 +153,9 @@ def _stepwise(
 
 
 def _steps(events: Iterable[Event], d: int, code: Callable) -> list[dict]:
-    """Return a line for each load, store and rebuilt tile of a backward pass, with how things stand after it.
+    """Return a line for each load, store and rebuilt tile of a backward pass, with all counts after it.
 
-    A kernel's registers are not on its bill: that it rebuilds a tile follows from what it has loaded.
+    The bill of a Triton kernel has no registers: it rebuilds a tile as soon as it has loaded all operands.
     """
     booked = any(event.name == "P_ij" for event in events)
     counts = dict.fromkeys(("clock", "moved", "flops", "again", "rebuilt", "number"), 0)
@@ -195,12 +195,12 @@ def _steps(events: Iterable[Event], d: int, code: Callable) -> list[dict]:
 
 
 def _plain(name: str) -> str:
-    """Return the tensor's name of a tile that grows (dK_j), and of lse with rows past the end."""
+    """Return the name of the tensor to which a tile belongs: dK for dK_j, lse for lse_padded."""
     return name.removesuffix("_padded").removesuffix("_j")
 
 
 def _tile(where: dict[str, list]) -> list | None:
-    """Return the rows and columns of the scores that all loaded tiles meet in, None if they do not."""
+    """Return the rows and columns of the tile of scores whose operands are all loaded, None if one is missing."""
     rows, cols = ([where.get(name) for name in side] for side in (("Q", "dO", *ROWS), ("K", "V")))
     met = all(span is not None and span == side[0] for side in (rows, cols) for span in side)
     return [rows[0], cols[0]] if met else None
@@ -328,17 +328,17 @@ def counted() -> dict:
 
 def measured() -> dict:
     """Return what ``flashlab/bench/recomputation.py`` measured on one GPU."""
-    found = data.measured("h200_recomputation")
-    ways = found["standard"], found["flash"]
+    stored = data.measured("h200_recomputation")
+    ways = stored["standard"], stored["flash"]
     bytes_too = {"bytes": tuple(way["bytes"] for way in ways)} if all(way["bytes"] for way in ways) else {}
-    return {"device": found["about"]["device"], **bytes_too, "time": tuple(way["ms"] for way in ways)}
+    return {"device": stored["about"]["device"], **bytes_too, "time": tuple(way["ms"] for way in ways)}
 
 
 def bills() -> dict:
-    """Return the bill of the paper's configuration by who says so: {quantity: "standard, fused"} in words."""
-    found = measured()
-    device = found.pop("device").removeprefix("NVIDIA ")
-    by = {"printed in the paper, A100": PAPER, "counted in this course": counted(), f"measured, one {device}": found}
+    """Return the bills of the paper's configuration by source, each {quantity: "standard, fused"} in words."""
+    ours = measured()
+    device = ours.pop("device").removeprefix("NVIDIA ")
+    by = {"printed in the paper, A100": PAPER, "counted in this course": counted(), f"measured, one {device}": ours}
     return {
         who: {each: ", ".join(say(each, one) for one in pair) for each, pair in bill.items()}
         for who, bill in by.items()

@@ -60,7 +60,7 @@ def _steps(events: list[ring.Event], P: int) -> list[list[dict]]:
 
 
 def _sums(events: list[ring.Event], P: int) -> dict[str, int]:
-    """Return how long the steps take together, in scores, if all wait for the slowest."""
+    """Return how long all steps take together, in scores, if in each step all processors wait for the slowest."""
     most = [0] * P
     for event in events:
         if event.kind == "compute":

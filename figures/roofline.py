@@ -17,7 +17,7 @@ from flashlab.reference import roofline
 
 PARTS = {"softmax": "softmax alone", "QKᵀ": "QKᵀ alone, and PV", "standard": "standard: all three"}
 TILES = (16, 32, 64, 128, 256)
-counted = cache(roofline.attention)  # no card changes what it counts, and a page has all cards
+counted = cache(roofline.attention)  # its counts are the same for all cards, and a page has all cards
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class State:
 
 
 def tiles(N: int) -> list[int]:
-    """Return the tiles of queries with which the fused kernel is tried, the last as long as the text."""
+    """Return the sizes of tiles of queries for the fused kernel. The last one is the length of the text."""
     return [Br for Br in TILES if Br < N] + [N]
 
 

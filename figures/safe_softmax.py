@@ -28,7 +28,7 @@ CODE = {
 
 @dataclass(frozen=True)
 class State:
-    """``shift`` is subtracted from scores that are ``spread`` below 100 and up to it."""
+    """``shift`` is subtracted from scores between 100 - ``spread`` and 100."""
 
     shift: int = 0
     dtype: str = "float32"
@@ -43,7 +43,7 @@ class Row(NamedTuple):
     e: np.ndarray  # [shifts, n]
     l: np.ndarray  # [shifts]
     P: np.ndarray  # [shifts, n]
-    outcome: list[str]  # shifts
+    outcome: list[str]  # [shifts]
 
 
 @lru_cache(maxsize=64)
@@ -102,7 +102,7 @@ def _lane(dtype: str, row: Row) -> dict[str, Any]:
 
 
 def _plain(values: np.ndarray) -> list[float | str]:
-    """Return numbers in four digits, and what is none in words."""
+    """Return numbers in four digits, and NaN and inf as words."""
     return [float(f"{x:.4g}") if np.isfinite(x) else "NaN" if np.isnan(x) else "∞" for x in values]
 
 

@@ -37,7 +37,7 @@ class Recorder(RendererBase):
         return self._agg.points_to_pixels(points)
 
     def get_text_width_height_descent(self, s: str, prop: Any, ismath: Any) -> tuple[float, float, float]:
-        """Return the size of words as the picture has them: they are placed by it."""
+        """Return the size of words in the picture, by which matplotlib places them."""
         return self._agg.get_text_width_height_descent(s, prop, ismath)
 
     def get_canvas_width_height(self) -> tuple[float, float]:
@@ -45,7 +45,7 @@ class Recorder(RendererBase):
         return self._agg.get_canvas_width_height()
 
     def draw_path(self, gc: Any, path: Path, transform: Any, rgbFace: Any = None) -> None:
-        """Write a path down, unless it is as large as the picture: the ground is that of the page."""
+        """Record a path, unless nothing of it is seen: it is empty, has no colour, or has that of the ground."""
         d = "".join(
             LETTERS[code] + " ".join(f"{value:g}" for value in self._placed(points))
             for points, code in path.iter_segments(transform, simplify=True)
@@ -65,7 +65,7 @@ class Recorder(RendererBase):
     def draw_markers(
         self, gc: Any, marker_path: Path, marker_trans: Any, path: Path, trans: Any, rgbFace: Any = None
     ) -> None:
-        """Write dots down as circles, in a path; other markers, such as ticks, one by one."""
+        """Record dots as circles, all in one path, and other markers, such as ticks, one by one."""
         if Path.CURVE4 not in (marker_path.codes if marker_path.codes is not None else ()):
             super().draw_markers(gc, marker_path, marker_trans, path, trans, rgbFace)
             return
@@ -78,7 +78,7 @@ class Recorder(RendererBase):
     def draw_text(
         self, gc: Any, x: float, y: float, s: str, prop: Any, angle: float, ismath: Any = False, mtext: Any = None
     ) -> None:
-        """Write words down. They hang at the side by which the chart aligns them: the page has another typeface."""
+        """Record words, anchored where the chart aligns them: in the page's typeface they have another width."""
         width = self.get_text_width_height_descent(s, prop, ismath)[0]
         share, anchor = {"left": (0, "start"), "center": (0.5, "middle"), "right": (1, "end")}[mtext.get_ha()]
         turn = np.radians(angle)
@@ -105,5 +105,5 @@ class Recorder(RendererBase):
 
 
 def colored(color: Any) -> str:
-    """Return a colour as the page's theme knows it; one that is no colour of the course stays as it is."""
+    """Return the theme's variable for a colour; a colour that is not one of the course's stays as it is."""
     return VARIABLES.get(to_hex(color), to_hex(color))

@@ -1,8 +1,8 @@
 """The tiles of a pass, dealt out to persistent programs: who computes which, in which order, and who waits at the end.
 
-Kills two beliefs: that as many tiles are as much work (under a causal mask the program with the longest tiles ends
-last, and all others wait for it), and that the order in which the last program ends first is the best one (it has the
-keys and values of most heads in use at once, and these do not fit the L2 cache).
+Kills two beliefs: that equal numbers of tiles are equal work (under a causal mask the program with the longest tiles
+ends last, and all others wait for it), and that the order whose last program ends earliest is the best one (it has the
+keys and values of most heads in use at once, and these do not fit into the L2 cache).
 
 Tiles, their lengths and their owners come from ``kernels.hopper.schedule`` and ``hopper.rungs.persistent``, as the
 kernels have them. Tiles are sixteen times as long as in the kernels, so that a picture has room for all. Time is
@@ -42,7 +42,7 @@ CODE = {
 
 @dataclass(frozen=True)
 class State:
-    """After ``step`` blocks of time. Its default: a schedule without idle programs would be done."""
+    """``step`` blocks of time have passed: by default as many as a schedule without idle programs would take."""
 
     step: int = 36
     order: str = ORDERS[0]
@@ -72,7 +72,7 @@ def blocks(mask: str) -> np.ndarray:
 
 @lru_cache(maxsize=64)
 def run(order: str, mask: str, programs: int) -> list[dict]:
-    """Return the tiles in their order: head, place in it, blocks, program, and the time at which it begins."""
+    """Return the tiles in their order, each with its head, its place in the head, blocks, program and start."""
     work, Tr = blocks(mask), N // SIZE
     if order == ORDERS[2]:
         i, _, h, _ = schedule.ordered_tiles(problem(mask), SIZE, None if mask == "no mask" else work).T
@@ -135,8 +135,8 @@ def _trace(order: str, mask: str, programs: int) -> dict[str, Any]:
 def trace(state: State) -> dict:
     """Return the tiles in their order, the ends and heads of all orders, and which heads are in use at each time.
 
-    ``mean``: the blocks of a program if all have equally many, a lower bound of every order's end; ``longest``: the
-    latest end; ``times``: of the steps; ``heads``: of each time.
+    ``mean``: the blocks per program if all have equally many, a lower bound of every order's end; ``longest``: the
+    latest end; ``times``: the time of each step; ``heads``: those in use at each time.
     """
     return _trace(state.order, state.mask, state.programs)
 

@@ -30,7 +30,7 @@ PAPER = {way: (run.nbytes / 1e9, run.milliseconds) for way, run in published.RUN
 
 @dataclass(frozen=True)
 class State:
-    """Each way has moved ``step`` times the bytes of Q. Only the standard way has kernels of their own for ``mask`` and
+    """Each way has moved ``step`` times the bytes of Q. Only the standard way has separate kernels for ``mask`` and
     ``dropout``."""
 
     step: int = 64
@@ -58,7 +58,7 @@ def _inputs() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @cache
 def _fused() -> Sequence[Event]:
-    """Return the events of the fused way, which does not know of mask and dropout: they cost it no byte."""
+    """Return the events of the fused way, without mask and dropout, which would add no byte."""
     memory = Memory()
     tiling.fa2_forward(*_inputs(), B, B, memory=memory)
     return memory.events
@@ -103,9 +103,9 @@ def _code(way: str, now: Moment) -> str:
     """Return the line of flashlab that made this transfer."""
     if way == "fused":
         return line(tiling.fa2_forward, f'{now.kind}("{now.name}"')
-    named = {"mask": standard_attention._mask, "dropout": standard_attention._dropout}
-    if now.kernel in named:
-        return line(named[now.kernel], f'{now.kind}("{now.name}"')
+    functions = {"mask": standard_attention._mask, "dropout": standard_attention._dropout}
+    if now.kernel in functions:
+        return line(functions[now.kernel], f'{now.kind}("{now.name}"')
     if now.kernel == "softmax":
         return line(standard_attention._softmax, "memory.store")
     fragment = {"load": "memory.load(A" if now.place else "memory.load(B", "store": "memory.store("}[now.kind]

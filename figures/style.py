@@ -14,7 +14,7 @@ S, P, O = "#c9b8e0", "#8e63b0", "#a8324a"
 SLOW, FAST = "#9fb4c7", "#0f5f66"
 INK, PALE, PAPER = "#22272e", "#d5dae0", "#ffffff"
 STANDARD, FLASH = "#8a8f98", "#a8324a"
-BROWN, PINK = "#7d5a3c", "#b8559a"  # of lines in charts, beside others that are no tensors
+BROWN, PINK = "#7d5a3c", "#b8559a"  # for lines of charts that are no tensors
 
 FONT: dict[str, Any] = {"fontfamily": "DejaVu Sans", "color": INK}
 DPI = 110
@@ -32,7 +32,7 @@ def written(color: Any) -> tuple:
 
 
 def quick_text() -> AbstractContextManager:
-    """Return a context in which a label takes about two thirds of its time to draw, and looks much the same."""
+    """Return a context in which drawing a label takes about two thirds of its usual time, and looks much the same."""
     return rc_context({"text.hinting": "no_hinting"})
 
 
@@ -47,12 +47,12 @@ def quiet(ax: Any, *, x: bool = False, y: bool = False) -> Any:
 
 
 def number(value: float) -> str:
-    """Return a value as a label: four digits, and words for what is not a number."""
+    """Return a value as a label: in four digits, with ∞ for inf and a proper minus sign."""
     return f"{value:.4g}".replace("inf", "∞").replace("-", "−")
 
 
 def digits(value: float, count: int) -> str:
-    """Return a value with at most so many digits, halves up: as ``digits`` of words.js does, and f"{value:.3g}" not."""
+    """Return a value in at most so many digits, halves up: as ``digits`` of words.js, and unlike f"{value:.3g}"."""
     exact = Decimal(value)
     last = Decimal(1).scaleb(exact.adjusted() - count + 1) if value else Decimal(1)
     return f"{float(exact.quantize(last, ROUND_HALF_UP)):.15g}".replace("-", "−")

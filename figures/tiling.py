@@ -1,8 +1,8 @@
 """Standard attention and both orders of tiles under one clock: the bytes that each has moved.
 
 Kills two beliefs: that FlashAttention leaves scores out (every tile is computed on all three maps), and that tiles
-alone do it (the order decides what is read again and again). What is saved is the journey of the N x N scores to slow
-memory and back.
+alone save the bytes (the order decides what is read again and again). FlashAttention saves the journey of the N x N
+scores to slow memory and back.
 
 ``explore`` runs the course's functions; ``replay`` shows any lists of events, such as those counted in a Triton kernel.
 """
@@ -37,7 +37,7 @@ ROWS = ("lse",)  # one number per row
 
 @dataclass(frozen=True)
 class State:
-    """N tokens of a real text in tiles of Br x Bc; ``step`` transfers of the three runs together have been made."""
+    """N tokens of a real text in tiles of Br x Bc; ``step`` moments have passed at which one of the runs moved on."""
 
     step: int = 74
     N: int = 128
@@ -65,7 +65,7 @@ def _trace(N: int, Br: int, Bc: int, causal: bool) -> dict[str, Any]:
 
 
 def _run(events: Sequence[Event], Nq: int, Nk: int, function: Callable | None = None) -> dict[str, Any]:
-    """Return one run as plain data: a line for each load and store, with how things stand after it."""
+    """Return one run as plain data: a line for each load and store, with all counts after it."""
     lines: list[dict] = []
     times: Counter = Counter()
     for now in moments(events):
@@ -92,9 +92,9 @@ def _run(events: Sequence[Event], Nq: int, Nk: int, function: Callable | None = 
                 "code": _code(function, now),
             }
         )
-    for done in lines if function else ():  # a recorded kernel does not say when it holds scores
-        if done["name"][0] not in "SP" and not any(name[0] in "SP" for name, _ in done["resident"]):
-            done["tile"] = None
+    for entry in lines if function else ():  # a recorded kernel does not say when it holds scores
+        if entry["name"][0] not in "SP" and not any(name[0] in "SP" for name, _ in entry["resident"]):
+            entry["tile"] = None
     kernels = [event.name for event in events if event.kind == "kernel"]
     return {"lines": lines, "kernels": kernels, "moved": lines[-1]["moved"] if lines else 0}
 
@@ -107,7 +107,7 @@ def _rows(name: str, place: tuple, N: int) -> tuple[int, int]:
 
 
 def _tile(now: Moment, rows: tuple[int, int] | None, Nq: int, Nk: int) -> tuple | None:
-    """Return the rows and columns of the scores that are being worked on, None if there are none yet."""
+    """Return the rows and columns of the scores to which the loaded tiles belong, None if Q, K or V is missing."""
     if now.name[0] in "SP":
         return rows, (0, Nk)
     if not {"Q", "K", "V"} <= set(now.places) or now.places["K"] != now.places["V"]:
@@ -122,10 +122,10 @@ def _code(function: Callable | None, now: Moment) -> str | None:
 
 
 def _together(runs: dict[str, dict], Nq: int, Nk: int) -> dict[str, Any]:
-    """Return all runs under one clock: the numbers of bytes at which one of them moves on."""
+    """Return all runs under one clock, which ticks at each number of bytes at which one of them moves on."""
     clock = sorted({0, *(line["moved"] for run in runs.values() for line in run["lines"])})
-    named = [{"name": name, **run} for name, run in runs.items()]
-    return {"Nq": Nq, "Nk": Nk, "sram": SRAM_BYTES, "clock": clock, "runs": named}
+    rows = [{"name": name, **run} for name, run in runs.items()]
+    return {"Nq": Nq, "Nk": Nk, "sram": SRAM_BYTES, "clock": clock, "runs": rows}
 
 
 def trace(state: State) -> dict:
@@ -134,7 +134,7 @@ def trace(state: State) -> dict:
 
 
 def count(state: State) -> int:
-    """Return the number of steps: of moments at which one of the runs moves on."""
+    """Return the number of steps, the moments at which one of the runs moves on."""
     return len(trace(state)["clock"]) - 1
 
 

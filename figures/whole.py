@@ -1,6 +1,6 @@
 """The whole algorithm in one still picture: a promise at the beginning of the course, a map at its end.
 
-It kills the belief that the N x N matrix must exist somewhere: it is dotted, and only one tile of it is ever there.
+Kills the belief that the N x N matrix must exist somewhere: it is dotted, and only one tile of it exists at a time.
 """
 
 from typing import Any
@@ -70,7 +70,7 @@ def _matrix(ax: Any, name: str, color: str, x: float, y: float, width: float, he
 
 
 def _square(ax: Any) -> Mark:
-    """Draw the N x N matrix that is never there, but for one tile. Return its mark."""
+    """Draw the outline of the N x N matrix, of which only one tile exists at a time. Return its mark."""
     step, (i, j) = SIDE / TILES, AT
     ax.add_patch(Rectangle((LEFT, TOP - SIDE), SIDE, SIDE, fc="none", ec=style.STANDARD, lw=1, ls=":"))
     tile = (LEFT + j * step, TOP - (i + 1) * step)
@@ -102,8 +102,8 @@ def _words(ax: Any) -> list[Mark]:
         place = (x - 0.1, SIZE[0] - 0.1), (y - 0.29, y + 0.22)
         marks.append(Mark(ax, *place, f"{number}. {_set(step)}", [f"lesson: {lesson}"]))
     ax.add_patch(FancyBboxPatch((x, 0.3), 3.75, 0.42, "round,pad=0.05", fc="none", ec=style.FAST, lw=1.3))
-    held = "in fast memory: the filled tiles, m and ℓ"
-    ax.text(x + 0.12, 0.51, held, fontsize=10, va="center", color=style.FAST)
+    note = "in fast memory: the filled tiles, m and ℓ"
+    ax.text(x + 0.12, 0.51, note, fontsize=10, va="center", color=style.FAST)
     return marks
 
 

@@ -1,9 +1,9 @@
-"""A figure in a notebook: the output is HTML that is alive by itself; a widget that is never displayed asks the kernel.
+"""A figure in a notebook: its output is HTML that moves by itself; a widget that is never displayed asks the kernel.
 
-The only file that knows of anywidget. The saved output needs no kernel and no widget state: reopened, the figure moves
-through all the numbers that it came with. The environment variable FLASHLAB_FIGURES=still leaves only what a notebook
-stores in any case, the picture and its words; FLASHLAB_FIGURES=whole brings the numbers of all controls at once, for
-Google Colab, where an output cannot ask its kernel.
+Only this file imports anywidget. The saved output needs no kernel and no widget state: when it is opened again, the
+figure moves through the numbers that were saved with it. The environment variable FLASHLAB_FIGURES=still leaves only
+the picture and its words, which a notebook stores in any case; FLASHLAB_FIGURES=whole includes the numbers of all
+controls, for Google Colab, where an output cannot ask its kernel.
 """
 
 import os
@@ -16,7 +16,7 @@ import traitlets
 from figures import page
 from figures.figure import key, numbers
 
-# JupyterLab scrolls its panel, no output in it: the controls stay at the top of the panel while a figure is scrolled.
+# JupyterLab scrolls its panel, and no output inside. So the controls stay at the top while a figure is scrolled.
 OUTPUT = (
     "<style>.jp-Cell:not(.jp-mod-outputsScrolled) :is(.jp-OutputArea, .jp-OutputArea-child, .jp-RenderedHTML)"
     ":has([data-figure]) { overflow: visible }</style>\n"
@@ -24,7 +24,7 @@ OUTPUT = (
 
 
 class Channel(anywidget.AnyWidget):
-    """The line between one figure on the page and this kernel."""
+    """The connection between one figure on the page and this kernel."""
 
     _esm = """
     export default {
@@ -56,7 +56,7 @@ class Explorer:
         try:
             state = self.figure.State(**fields)
             return {"key": key(self.figure, state), **numbers(self.figure, state)}
-        except Exception as error:  # whatever it is: the page waits for an answer
+        except Exception as error:  # any error: the page waits for an answer
             return {"error": f"{type(error).__name__}: {error}"}
 
     def __repr__(self) -> str:
@@ -70,6 +70,6 @@ class Explorer:
         id = f"flashlab-{uuid.uuid4().hex[:12]}"
         traces = page.shipped(self.figure, page.AWAITED) if kind == "whole" else {}
         traces |= {key(self.figure, self.state): numbers(self.figure, self.state)}
-        self._channel = Channel(figure=id)  # kept: a widget that is collected closes its line
+        self._channel = Channel(figure=id)  # kept here: garbage collection of a widget closes its connection
         self._channel.on_msg(lambda channel, content, _: channel.send(self.answer(content["state"])))
         return {"text/plain": words, "text/html": OUTPUT + page.fragment(self.figure, self.state, traces, id=id)}

@@ -1,6 +1,6 @@
 // Light or dark on a page that Sphinx did not write: the choice is that of the other pages, and the button changes it.
 {
-  const KEY = "theme"; // where Furo keeps it
+  const KEY = "theme"; // where Furo keeps the choice
   const CHOICES = ["auto", "light", "dark"];
   const { dataset } = document.body;
   const load = () => {
@@ -14,7 +14,7 @@
     try {
       localStorage.setItem(KEY, dataset.theme);
     } catch {
-      /* it holds for this page */
+      /* the choice holds for this page only */
     }
   };
   dataset.theme = load();

@@ -1,4 +1,4 @@
-// A button on every piece of code: it copies the text, or selects it where a browser grants no clipboard.
+// A button on every piece of code: it copies the text, or selects it if the browser grants no clipboard.
 {
   let last;
   const say = (button, words) => {

@@ -1,5 +1,5 @@
-// The page for missing ones knows the address of the site. Where the site is served from another one, its links lead
-// into that. The missing page has its place in the folder of the site, or in one of the folders there.
+// The links of the 404 page have the address of the site. If the site is served from another address, replace it by
+// that. A missing page is in the folder of the site, or in one of the folders there.
 {
   const home = new URL(".", document.querySelector("header a").href).href;
   const here = location.href.split(/[?#]/)[0];

@@ -1,9 +1,9 @@
-// The race on the front page: the figure plays once by itself, the same number of bytes per second for all. Its
-// controls are folded below it, and whoever uses one stops it. Who asked for less motion sees the end at once; who
-// brought a state along sees that.
+// The race on the front page: the figure plays once by itself, with the same number of bytes per second for all runs.
+// Its controls are folded below it, and each of them stops the race. Readers who prefer reduced motion see the end at
+// once; readers whose address has a state see that state.
 {
   const MS = 8000;
-  const LEAP = 100; // ms a picture, at most: a page that was hidden goes on where it was
+  const LEAP = 100; // ms for a picture, at most: a page that was hidden goes on where it was
   const race = document.querySelector(".race");
   const button = race.querySelector("button");
   const host = race.querySelector("[data-figure]");
@@ -18,17 +18,17 @@
   const isState = () => location.hash.startsWith("#tiling?");
   const { play } = figure.parts;
   const { show } = play;
-  let playing = false; // by either button
+  let playing = false; // started by either button
   let passed = 0; // ms
   let before = 0;
   let running = 0;
 
-  // The step of the race that the figure shows; undefined if its other settings are not the race's.
+  // The step of the race that the figure shows; undefined if the figure has other settings than the race.
   const stepNow = () => {
     const { step, ...settings } = figure.state;
     return Object.entries(settings).every(([field, value]) => figure.data.state[field] === value) ? step : undefined;
   };
-  // The result is said while the figure shows it.
+  // Show the result of the race while the figure shows its end.
   const tell = () => {
     const step = stepNow();
     race.dataset.state = playing ? "running" : step === last ? "over" : "held";
@@ -37,7 +37,7 @@
   };
   const frame = (now) => {
     if (figure.playing !== "race") return;
-    passed += Math.max(0, Math.min(now - before, LEAP)); // a frame may have begun before its run
+    passed += Math.max(0, Math.min(now - before, LEAP)); // a frame may have begun before the race
     before = now;
     const bytes = clock[last] * Math.min(passed / MS, 1);
     const step = clock.findLastIndex((moved) => moved <= bytes);
@@ -45,7 +45,7 @@
     if (step === last) return figure.stop();
     running = requestAnimationFrame(frame);
   };
-  // The figure takes the race for its own play, which its play button and all that sets a state stop.
+  // For the figure the race is its own play, so its play button and each change of state stop it.
   const run = () => {
     const from = stepNow() < last ? figure.state.step : 0;
     figure.set({ ...figure.data.state, step: from });
@@ -62,7 +62,7 @@
     change.setAttribute("aria-expanded", open);
   };
 
-  // The ways lie over the race as menus do.
+  // The ways through the course cover the race, as menus do.
   const closeWays = () => {
     for (const way of ways) way.open = false;
   };
@@ -87,7 +87,7 @@
   addEventListener("hashchange", () => isState() && unfold(true));
   const brought = isState();
   unfold(brought);
-  // For listeners: all else is seen.
+  // The words are for screen readers only: the picture shows the rest.
   Object.assign(part(".words").style, { position: "absolute", clipPath: "inset(50%)" });
   if (brought) tell();
   else if (matchMedia("(prefers-reduced-motion: reduce)").matches) figure.set({ step: last });

@@ -1,5 +1,5 @@
-// The sidebar shows the place of this page in its list. Lessons that were read to their end are marked, there and on
-// the map; only the browser keeps their names.
+// Scroll the sidebar to this page. Mark the lessons that were read to their end, there and on the map; only the browser
+// keeps their names.
 {
   const KEY = "flashlab-read";
   const LESSON = /lessons\/\d\d_(\w+)\.html$/;
@@ -8,7 +8,7 @@
     try {
       return JSON.parse(localStorage.getItem(KEY)) ?? [];
     } catch {
-      // no storage, or not ours
+      // no storage, or what another page stored
       return [];
     }
   };
@@ -16,16 +16,16 @@
     try {
       localStorage.setItem(KEY, JSON.stringify(names));
     } catch {
-      /* a browser that keeps nothing */
+      /* the browser stores nothing */
     }
     show();
   };
 
   const tree = document.querySelector(".sidebar-tree");
   const pane = tree.closest(".sidebar-scroll");
-  const place = tree.querySelector(".current-page")?.getBoundingClientRect(); // of this page in the list
+  const place = tree.querySelector(".current-page")?.getBoundingClientRect(); // the place of this page in the list
   const above = place ? place.top - pane.getBoundingClientRect().top - pane.clientHeight / 2 : 0;
-  pane.scrollBy({ top: above, behavior: "instant" }); // the theme would scroll smoothly, on every page
+  pane.scrollBy({ top: above, behavior: "instant" }); // otherwise the theme scrolls smoothly on every page
 
   const listed = [...tree.querySelectorAll("a")].filter((link) => nameOf(link.href));
   const count = document.createElement("span");
@@ -55,6 +55,6 @@
       if (entry.isIntersecting) save([...new Set([...load(), here])]);
     }).observe(end);
   }
-  addEventListener("storage", show); // another tab
+  addEventListener("storage", show); // when another tab has marked a lesson
   show();
 }

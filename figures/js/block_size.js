@@ -1,4 +1,4 @@
-// Over the size of a tile: how long its bytes take, and how much of the memory its tiles; below, these tiles to scale.
+// Curves over the size of a tile: the time of its bytes, and the share of each memory; below, its tiles to scale.
 
 import { h } from "./svg.js";
 import { amount, digits, grouped, room, times, wrapped } from "./words.js";
@@ -7,11 +7,11 @@ import { SIZE, WIDE, at, label, lines, memoryBox, rule, ruler, tile } from "./ma
 const NAMES = { Q: "Q", K: "K", V: "V", S_ij: "S", O_i: "O", m_i: "m", l_i: "l" };
 const COLORS = { m: "standard", l: "standard" };
 const ROOMS = { shared: "shared memory of a block", registers: "registers" };
-const SPILL = 1.7; // how far what bursts a memory is drawn, in lengths of the memory
+const SPILL = 1.7; // tiles that exceed a memory are drawn up to this many lengths of it
 const FAST = 44; // height of a memory
-const CELL = FAST + 54; // of a memory with its words
+const CELL = FAST + 54; // height of a memory with its words
 const HIGH = 215; // height of the plot
-const LEFT = 56; // of it, for its numbers
+const LEFT = 56; // room at the left of the plot, for its numbers
 const LOOKS = {
   ratio: { stroke: "var(--ink)" },
   shared: { stroke: "var(--fast)" },
@@ -64,7 +64,7 @@ function readings({ trace, now, width }) {
 // The curves on a logarithmic axis: at 1 the memory is full, and bytes take as long as arithmetic.
 function plotted({ trace, now, curves, plot }) {
   const all = trace.sizes.flatMap((size) => curves.map((name) => size.times[name]));
-  const power = (round, value) => 2 * round(Math.log2(value) / 2); // of 2, for steps of 4
+  const power = (round, value) => 2 * round(Math.log2(value) / 2); // an even exponent of 2: steps of 4 times
   const [low, high] = [power(Math.floor, Math.min(...all, 0.9)), power(Math.ceil, Math.max(...all, 1.1))];
   const x = (B) => plot.x + fractionOf(trace, B) * plot.width;
   const y = (value) => plot.y + ((high - Math.log2(value)) / (high - low)) * plot.height;
@@ -151,7 +151,7 @@ const dragged = ({ sizes }, plot) => ({
   to: ({ x }) => ({ step: ((x - plot.x) / plot.width) * (sizes.length - 1) }),
 });
 
-// What the tiles take of each memory, and the card's answer.
+// How much of each memory the tiles take, and the card's answer.
 function memories({ trace, now, y, width }) {
   const { limits } = trace;
   const names = Object.keys(ROOMS).filter((name) => now[name].length);

@@ -1,10 +1,10 @@
-// A chart answers: a stored picture with its drawing as data becomes that drawing, whose marks say their values.
+// A chart whose marks say their values: the drawing, stored as data, replaces the stored picture.
 
 import { h, patch } from "./svg.js";
 import { wearing } from "./theme.js";
 import { pointing } from "./tip.js";
 
-// Put each chart of the page in the place of its picture. style: the text of theme.css and chart.css.
+// Replace the picture of each chart of the page by its drawing. style: the text of theme.css and chart.css.
 export function start(style) {
   for (const picture of document.querySelectorAll("img[data-chart]")) replace(picture, style);
 }
@@ -34,7 +34,7 @@ function replace(picture, style) {
 
 const nodeOf = ([tag, attributes, ...children]) => h(tag, attributes, ...children);
 
-// A place that says its value; its ground is a share of a weight's colour, if it has one.
+// A place that says its value. If it has a share, its ground has that share of a weight's colour.
 function markOf({ box: [x, y, width, height], title, lines, share }) {
   const fill = share === undefined ? "transparent" : `color-mix(in srgb, var(--most) ${share}%, var(--paper))`;
   return h("g", { tip: { title, lines } }, h("rect", { x, y, width, height, fill }));

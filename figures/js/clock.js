@@ -1,12 +1,12 @@
-// The clock of a figure: which steps are events, how long play shows each, where a moment is when a control changes.
-// words: what the figure says at each step, in order.
+// The clock of a figure: which steps are events, how long play shows each step, and the step after a control changes.
+// words: the sentence of the figure at each step.
 
-const STEP = 1000; // ms a step, at most
+const STEP = 1000; // ms for a step, at most
 const WHOLE = 12_000; // ms from the first step to the last, at most
-const FRAME = 40; // ms a picture, at least: uneventful steps that take less share one
+const FRAME = 40; // ms for a picture, at least: shorter steps that are no events share a picture
 const QUANTITY = /[−\d₀-₉][\d.,₀-₉]*(e−?\d+)?( ?([kMGTP]?i?B|[mµ]?s|min|h|million)\b)?/g;
 
-// The events: the first step of each sentence, by the sentence without its numbers.
+// The first step of each different sentence, by the sentence without its numbers: the events.
 export function events(words) {
   const found = new Map();
   words.forEach((sentence, step) => {
@@ -16,8 +16,8 @@ export function events(words) {
   return found;
 }
 
-// For each step how long it is shown, in ms, and whether it is an event. Events share half of the time. If they are
-// more than half of the steps, all steps are shown equally long.
+// How long each step is shown, in ms, and whether it is an event. Events share half of the time. If more than half of
+// the steps are events, all steps are shown equally long.
 export function schedule(words) {
   const marks = new Set(events(words).values());
   const event = Math.min(STEP, Math.max(WHOLE / words.length, WHOLE / 2 / marks.size));
@@ -36,8 +36,8 @@ export function ahead(plan, step, pace) {
   return { next, ms };
 }
 
-// The step of ``to`` at the moment of a step of ``from``: as far between the two events around it that both have. The
-// same step if both have equally many.
+// The step of ``to`` for a step of ``from``: at the same share of the way between the nearest events that both have.
+// The same step if both have equally many steps.
 export function moved(step, from, to) {
   const [last, end] = [from.length - 1, to.length - 1];
   if (last === end || step === 0) return Math.min(step, end);
@@ -49,7 +49,7 @@ export function moved(step, from, to) {
   ];
   for (const [plain, here] of events(from)) {
     const other = there.get(plain) ?? -1;
-    if (other <= before[1]) continue; // it is not there, or comes in another order
+    if (other <= before[1]) continue; // the event is missing there, or comes in another order
     if (here > step) {
       after = [here, other];
       break;

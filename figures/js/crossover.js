@@ -6,9 +6,9 @@ import { nearest } from "./state.js";
 import { WIDE, at, label, lines, rule } from "./marks.js";
 
 const GAP = 34;
-const HIGH = 168; // of a chart
-const HEAD = 84; // above it: its name, both amounts and their ratio
-const FOOT = 40; // below it: the lengths
+const HIGH = 168; // height of a chart
+const HEAD = 84; // room above a chart: its name, both amounts and their ratio
+const FOOT = 40; // room below a chart: the lengths
 const LOOKS = {
   softmax: { color: "var(--flash)", words: "softmax" },
   linear: { color: "var(--ink)", words: "linear", dash: "6 4" },
@@ -74,7 +74,7 @@ function chart({ trace, measure, step, x, y, width }) {
   const place = (value, from, to, length) => (Math.log(value / from) / Math.log(to / from)) * length;
   const across = (N) => x + place(N, lengths[0], lengths.at(-1), width);
   const up = (value) => bottom - place(value, low, high, HIGH - 16) - 8;
-  const back = (at) => Math.log(lengths[0]) + ((at - x) / width) * Math.log(lengths.at(-1) / lengths[0]); // of N
+  const back = (at) => Math.log(lengths[0]) + ((at - x) / width) * Math.log(lengths.at(-1) / lengths[0]); // log N
   const here = across(lengths[step]);
   const meeting = crossing(measure, lengths);
   const ratio = measure.softmax[step] / measure.linear[step];
@@ -124,12 +124,12 @@ function ticksOf(across, bottom) {
   ]);
 }
 
-// The line at N, to pull. back: from a place on the page to the logarithm of N.
+// The line at N, to pull. back: the logarithm of N at a place on the page.
 function lineOf({ trace, measure, step, here, back, top, bottom }) {
   const logarithms = trace.lengths.map(Math.log);
   const drag = {
     field: "step",
-    name: measure === trace.measures[0] ? "tokens N" : undefined, // all four are one clock
+    name: measure === trace.measures[0] ? "tokens N" : undefined, // all four lines are one clock, and one is its handle
     to: (point) => ({ step: logarithms.indexOf(nearest(logarithms, back(point.x))) }),
   };
   const tip = { title: `N = ${grouped(trace.lengths[step])}`, lines: ["pull the line"] };
@@ -142,7 +142,7 @@ function lineOf({ trace, measure, step, here, back, top, bottom }) {
   );
 }
 
-// From which length in view linear attention takes no more, and in words where the lines cross.
+// The shortest length in view at which linear attention takes no more, and where the lines cross, in words.
 function crossing({ crossing: N, softmax, linear }, lengths) {
   if (linear[0] <= softmax[0]) return { from: lengths[0], words: "linear wins" };
   if (N >= lengths.at(-1)) return { from: lengths.at(-1), words: "softmax wins" };

@@ -1,4 +1,4 @@
-// A lane per SM, filled by the programs that it runs: the area is the work. Beside it the time, below the merge.
+// A lane per SM, filled by the programs that it runs: areas are work. The merge is below the lanes.
 
 import { h } from "./svg.js";
 import { digits, grouped, times } from "./words.js";
@@ -9,7 +9,7 @@ const LANES = 190; // height of the lanes
 const MERGE = 96; // height of the weights
 
 const micro = (us) => `${grouped(Number(us.toPrecision(3)))} µs`;
-// What it was split from, when so many of now were so many of before.
+// The number of the part, one of ``before`` parts, in which part ``it`` of ``now`` parts begins.
 const parent = (it, before, now) => Math.floor((it * before) / now);
 
 export function draw({ trace, step, width }) {
@@ -27,14 +27,14 @@ export function draw({ trace, step, width }) {
   };
 }
 
-// Time goes down, to scale with the first choice, in which nothing is split: what the split saves is empty below.
+// Time goes down. All choices have the scale of the first, without a split: the room below is what a split saves.
 function lanes({ trace, before, now, y, width }) {
   const longest = Math.max(...trace.parts.map((part) => part.waves * part.keys));
-  const unit = LANES / longest; // of a key
-  const high = now.keys * unit; // of one program
+  const unit = LANES / longest; // height of a key
+  const high = now.keys * unit; // height of one program
   const ended = (one) => one.waves * one.keys * unit;
   const none = trace.sms - now.busiest;
-  const below = ended(now) - (high < 24 ? 0 : high) + 14; // in the last wave, or below one that is too low
+  const below = ended(now) - (high < 24 ? 0 : high) + 14; // in the last wave, or below a wave that is too low
   const idle = below < LANES && width - (now.busiest * width) / trace.sms > 150;
   return [
     label(0, 8, `${times(now.programs, "program")} on ${trace.sms} SMs, ${times(now.waves, "wave")}`, {
@@ -68,7 +68,7 @@ function lanes({ trace, before, now, y, width }) {
   ];
 }
 
-// A column per SM, as long as its programs take. Those alike are one box behind the gaps: fewer boxes move.
+// A column per SM, as long as its programs take. Equal columns are one box behind the gaps, so that fewer boxes move.
 function columns({ sms, now, high, y, width }) {
   const lane = width / sms;
   const each = `${grouped(now.keys)} keys each, for all query heads of a group`;
@@ -114,11 +114,11 @@ function ending({ now, y, width }) {
 
 // One row of a real text: a bar per part, as wide as its share of the keys and as high as its weight.
 function weights({ trace, before, now, y, width }) {
-  const scale = (one) => MERGE / one.heaviest / 1.3; // the same for both bases, so that they compare
+  const scale = (one) => MERGE / one.heaviest / 1.3; // the same scale for both bases
   const placed = (one, s) => boxOf({ one, s, per: scale(one), bottom: y + MERGE, width });
   const parts = now.weights.map((_, s) => placed(now, s));
   const origins = parts.map((_, s) => placed(before, parent(s, before.weights.length, now.weights.length)));
-  // The bars of all parts as one element, which travels sooner than one for each.
+  // The bars of all parts as one element, which is animated faster than one element for each.
   const bars = (what, look) => {
     const pathOf = (places, about) =>
       boxes(
@@ -142,7 +142,7 @@ function weights({ trace, before, now, y, width }) {
   ];
 }
 
-// Where part s has its bar, the outline of its right weight, and its words, which stay inside. per: pixels of a weight.
+// The places of part s: its bar, the outline of its right weight, and its words, inside. per: pixels per weight.
 function boxOf({ one, s, per, bottom, width }) {
   const wide = width / one.weights.length;
   const gap = Math.min(2, wide * 0.1);
@@ -150,7 +150,7 @@ function boxOf({ one, s, per, bottom, width }) {
     x: s * wide + gap,
     y: bottom - per * weight,
     width: wide - 2 * gap,
-    height: Math.max(per * weight, 0.01), // a box of no height would be left out, and no bar would find its own
+    height: Math.max(per * weight, 0.01), // a box without height would be left out, and others would take its bar
   });
   const [weight, right] = [one.weights[s], one.right[s]];
   const words = {
@@ -160,7 +160,7 @@ function boxOf({ one, s, per, bottom, width }) {
   return { wide, weight: box(weight), right: box(right), words };
 }
 
-// Where a part is pointed at, and its weight in words where they fit, and on the heaviest.
+// The place to point at a part. Its weight is written where it fits, and always on the heaviest part.
 function partOf({ trace, now, s, y, wide, words }) {
   const weight = now.weights[s];
   const tip = {

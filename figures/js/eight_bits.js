@@ -4,11 +4,11 @@ import { h } from "./svg.js";
 import { digits, grouped, times } from "./words.js";
 import { WIDE, bars, knob, label, rule } from "./marks.js";
 
-const LOW = -9.6; // of the axis, as a power of two: the smallest number is 2^-9
-const HIGH = 8.95; // the largest is 448
-const HIGHEST = 120; // of a pile of weights, in pixels
+const LOW = -9.6; // start of the axis, as a power of two: the smallest number is 2^-9
+const HIGH = 8.95; // end of the axis: the largest number is 448
+const HIGHEST = 120; // the height of the highest pile of weights
 const COLUMN = 52; // height of the largest column of K with the largest outlier
-const OCTAVES = 8; // of its axis
+const OCTAVES = 8; // of the axis of columns
 const OUTLIERS = 16; // the largest factor
 const TICKS = [2 ** -9, 2 ** -6, 2 ** -3, 1, 8, 64, 448];
 const LOST = [1e-5, 0.3]; // shares on the axis of sums
@@ -41,8 +41,8 @@ const power = (number) =>
     ? String(number)
     : `2${Array.from(String(Math.log2(number)), (sign) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[sign] ?? "⁻").join("")}`;
 
-// The positive half of the numbers, a stroke each, at powers of two; on them the weights that fell there, as high as
-// their count. Beside them, the share of all weights that became 0.
+// The positive numbers, a stroke for each, on a logarithmic axis, and on each number a pile of the weights that fell
+// there, as high as their count. Beside them, the share of all weights that became 0.
 function numberLine({ trace, step, width }) {
   const now = trace.steps[step];
   const zero = Math.max(44, 0.06 * width);
@@ -96,7 +96,7 @@ function pile({ trace, code, count, number, x, width, bottom, high }) {
   return h("g", { key: `pile ${code}`, tip }, h("rect", bar));
 }
 
-// The weights that became 0, of all that there are: on an axis of its own, as they are far more than on any number.
+// The weights that became 0, as a part of all weights: on an axis of its own, as they are far more than on any number.
 function vanished({ now, all, width, bottom }) {
   const tip = {
     title: `${now.zeros} of ${all} weights became 0`,
@@ -143,11 +143,11 @@ function costs({ trace, step, x, y, width }) {
   ];
 }
 
-// The largest number of each column of K, on a logarithmic axis; that of the outlier is pulled up.
+// The largest number of each column of K, on a logarithmic axis. The outlier's can be pulled.
 function columnsOf({ trace, state, x, y, width }) {
   const { columns } = trace;
   const floor = y + 20 + COLUMN;
-  const most = (Math.max(...columns) / state.outlier) * OUTLIERS; // of the largest outlier, so that the axis stays
+  const most = (Math.max(...columns) / state.outlier) * OUTLIERS; // with the largest outlier: one axis for all
   const high = (number) => Math.max(1, (1 + Math.log2(number / most) / OCTAVES) * COLUMN);
   const unit = width / columns.length;
   const largest = columns.indexOf(Math.max(...columns));

@@ -3,9 +3,9 @@
 import { h } from "./svg.js";
 import { WIDE, label, slot, source, tile } from "./marks.js";
 
-const LEFT = 20; // of the tensors
-const CELL = 26; // at most
-const LEAST = 21.5; // with room for .25
+const LEFT = 20; // the left edge of the tensors
+const CELL = 26; // the largest size of a cell
+const LEAST = 21.5; // the smallest, with room for .25
 const CODE = 385; // width of the source, at least: few of its lines are folded
 const LOAD = "Q";
 const STORE = "O";
@@ -20,7 +20,7 @@ export function draw({ trace, step, width }) {
   const done = trace.accesses.slice(0, step);
   const now = done.at(-1);
   const high = trace.height * cell;
-  const first = trace.height > 1 ? 62 : 84; // rows have their programs beside them, columns above them
+  const first = trace.height > 1 ? 62 : 84; // programs of rows are beside the rows, programs of columns above them
   const tops = Object.fromEntries(names.map((name, at) => [name, first + at * (high + 26)]));
   const bottom = first + names.length * (high + 26) + 18;
   const place = (one) => ({ x: LEFT + one.columns[0] * cell, y: tops[one.tensor] + one.rows[0] * cell });
@@ -54,7 +54,7 @@ export function draw({ trace, step, width }) {
   };
 }
 
-// The programs, each at the columns or rows that it has: a press goes to where it begins.
+// The programs, each at its columns or rows: a press on one moves the clock to its beginning.
 function programsOf({ trace, step, now, cell, tops }) {
   const boxes = Array.from({ length: trace.programs }, (_, program) => {
     const mine = trace.accesses.map((one, at) => ({ ...one, at })).filter((one) => one.program === program);
@@ -95,7 +95,7 @@ function programsOf({ trace, step, now, cell, tops }) {
 
 const span = ([start, stop]) => (stop - start === 1 ? `${start}` : `${start} to ${stop - 1}`);
 
-// The elements of a tensor with their numbers; past the end there are none.
+// The elements of a tensor with their numbers, and empty places past its end.
 function tensor({ trace, done, name, columns, cell, y, spot }) {
   const places = Array.from({ length: trace.height * columns }, (_, at) => [Math.floor(at / columns), at % columns]);
   const end = LEFT + trace.N * cell - 0.5;
@@ -116,7 +116,7 @@ function tensor({ trace, done, name, columns, cell, y, spot }) {
   );
 }
 
-// One element, with its number from where it is in memory. A stored one comes from the registers.
+// One element with its number. An element that is stored moves in from the registers.
 function element({ trace, done, name, row, column, size, spot }) {
   const touched = done.filter((one) => one.tensor === name && inside(row, one.rows) && inside(column, one.columns));
   const last = touched.at(-1);
@@ -145,7 +145,7 @@ function element({ trace, done, name, row, column, size, spot }) {
 const inputs = (trace) => Object.keys(trace.tensors).slice(0, -1);
 const inside = (at, [start, stop]) => start <= at && at < stop;
 
-// What the program at work has in its registers: its blocks, as wide as they are, masked lanes included.
+// The blocks in the registers of the program at work, at their whole width, with masked lanes.
 function registers({ trace, done, now, cell, x, y, width, place }) {
   const mine = now ? done.map((one, at) => ({ ...one, at })).filter((one) => one.program === now.program) : [];
   const loads = inputs(trace);
@@ -172,7 +172,7 @@ function registers({ trace, done, now, cell, x, y, width, place }) {
   return { nodes, spot: { x, y: blocks.at(-1).top }, bottom };
 }
 
-// One lane with its number, which comes from the tensor; a masked one has none. home: where the block is in its tensor.
+// One lane with its number, which moves in from the tensor; a masked lane has none. home: the block in its tensor.
 function register({ trace, one, lane, x, y, cell, home }) {
   const [row, column] = [Math.floor(lane / trace.width), lane % trace.width];
   const masked = one.columns[0] + column >= one.columns[1] || one.rows[0] + row >= one.rows[1];

@@ -1,17 +1,17 @@
-// Hands: a mark that holds the value of a control is dragged, and keys on it do the same.
-// drag: {field, to, name, grows, values, zooms}. to: from a point of the drawing and the start of the pull, {point,
-// state}, to the fields that it asks for; each becomes the nearest value of its control. Enter has no start. Without
-// to, PULL pixels sideways are a value.
-// name: the keyboard reaches the mark, as a slider of that name; without one, Enter presses it. grows: towards where
-// the value grows, right and up if left out. values: all of the control if left out. zooms, for a clock: Ctrl and the
-// wheel turn it as well (the wheel alone scrolls the page), and what a pull changes travels as after a key.
+// Hands: readers drag a mark to set the value of a control, and keys on the mark do the same.
+// drag: {field, to, name, grows, values, zooms}. to: a function of a point of the drawing and the start of the pull,
+// {point, state} (undefined for Enter). It returns the wanted fields, and each takes the nearest value of its control.
+// Without to, PULL pixels sideways are one value. name: the keyboard reaches the mark, as a slider of that name;
+// without a name, Enter presses it. grows: the directions in which the value grows; right and up by default. values:
+// those of the control by default. zooms, for a clock: Ctrl and the wheel turn it, too (the wheel alone scrolls the
+// page), and a pull animates its changes as a key does.
 
 import { about } from "./svg.js";
 import { nearest } from "./state.js";
 
-const NOTCH = 20; // pixels of the wheel for a step
-const LINE = 33; // pixels of a line, in which some mice count
-const PULL = 12; // pixels of a pull sideways for a value
+const NOTCH = 20; // pixels of the wheel for one step
+const LINE = 33; // pixels of a line, the unit of some mice
+const PULL = 12; // pixels of a pull sideways for one value
 
 // The value after a key, undefined for other keys. now may lie between two values.
 export function turned({ grows: [right, down] = [1, -1] }, key, values, now) {
@@ -23,8 +23,8 @@ export function turned({ grows: [right, down] = [1, -1] }, key, values, now) {
   return values[Math.min(Math.max(by > 0 ? Math.floor(at) + 1 : Math.ceil(at) - 1, 0), values.length - 1)];
 }
 
-// Listen to a picture, or to the words below it. get: its state, and the last step of its clock; set: takes fields that
-// have changed, and whether a pointer has changed them.
+// Listen to a picture, or to the words below it. get returns its state and the last step of its clock; set takes fields
+// that have changed, and whether a pointer changed them.
 export function handle(root, controls, get, set) {
   const controlOf = (field) => controls.find((one) => one.field === field);
   const steps = () => Array.from({ length: get().last + 1 }, (_, step) => step); // of the clock
@@ -55,7 +55,7 @@ export function handle(root, controls, get, set) {
 
 const heldBy = (event) => event.target.closest?.("[data-drag]");
 
-// A point of the window as one of the drawing; words have no other measure.
+// A point of the window in the coordinates of the drawing. Words have those of the window.
 function pointOf(root, { x, y }) {
   const { a, d, e, f } = root.getScreenCTM?.() ?? { a: 1, d: 1, e: 0, f: 0 };
   return { x: (x - e) / a, y: (y - f) / d };
@@ -80,18 +80,19 @@ function followPulls(root, get, ask, valuesOf) {
   root.addEventListener("pointerdown", (event) => {
     mark = heldBy(event);
     if (!mark) return;
-    if (event.pointerType !== "touch") root.setPointerCapture(event.pointerId); // fingers are, and their taps show tips
+    // The browser captures fingers by itself, and their taps show tips.
+    if (event.pointerType !== "touch") root.setPointerCapture(event.pointerId);
     start = { point: pointOf(root, event), state: get().state };
     pull(event);
   });
   root.addEventListener("pointermove", (event) => mark?.isConnected && pull(event));
   root.addEventListener("pointerup", release);
   root.addEventListener("pointercancel", release);
-  root.addEventListener("selectstart", (event) => mark && event.preventDefault()); // letters on the way of a pull
+  root.addEventListener("selectstart", (event) => mark && event.preventDefault()); // a pull selects no letters
 }
 
 function followWheel(root, get, ask) {
-  let left = 0; // pixels of the wheel that are no step yet
+  let left = 0; // pixels of the wheel that do not make a step yet
   const turn = (event) => {
     const { field, zooms } = about(heldBy(event)).drag ?? {};
     if (!zooms || !(event.ctrlKey || event.metaKey)) return;

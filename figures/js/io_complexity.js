@@ -1,14 +1,14 @@
-// What attention holds, as an area in the card's memory: a row for each token, N wide or d wide. One scale for all.
+// The memory that attention holds, as an area in the card's memory: a row for each token, N wide or d wide. One scale.
 
 import { h } from "./svg.js";
 import { amount, digits, fits, grouped } from "./words.js";
 import { nearest } from "./state.js";
 import { WIDE, knob, label, lines, ruler } from "./marks.js";
 
-const SPILL = 1.4; // how much of what bursts a card is drawn, in sides of the card
+const SPILL = 1.4; // what exceeds a card is drawn up to this many sides of the card
 const EDGE = 3; // room for the frame of a card
-const SAID = 196; // width of what is said beside both cards
-const THROUGH = { "pointer-events": "none" }; // the pointer finds what is behind
+const SAID = 196; // width of the words beside both cards
+const THROUGH = { "pointer-events": "none" }; // the pointer reaches what is behind
 const LOOKS = {
   standard: { color: "var(--standard)", name: "standard attention" },
   fused: { color: "var(--flash)", name: "FlashAttention" },
@@ -48,7 +48,7 @@ function card({ trace, step, side, top, name, x, y, room }) {
   const area = areaOf({ trace, step, name, side, left: x, below: y + top });
   const over = need.total > trace.room;
   const square = { x, y: y + top, width: side, height: side };
-  const around = { x: x - 1.5, y: y + top - 1.5, width: side + 3, height: side + 3 }; // it hides no thin strip
+  const around = { x: x - 1.5, y: y + top - 1.5, width: side + 3, height: side + 3 }; // hides no thin strip
   return [
     heading({ trace, name, need, over, x, y, room }),
     h("rect", { key: "card", ...square, fill: "var(--fast)", "fill-opacity": 0.1, tip: cardTip(trace, name) }),
@@ -78,13 +78,13 @@ function card({ trace, step, side, top, name, x, y, room }) {
   ];
 }
 
-// The pixels of what one way holds. full and across: its height and width; tall: what is drawn of the height; square:
-// the part of the width that N × N takes; limit: how far anything is drawn; corner: where the drawn part ends.
+// The area of what one way holds, in pixels. full and across: its height and width; tall: the drawn part of the height;
+// square: the part of the width that N × N takes; limit: the largest drawn size; corner: the end of the drawn part.
 function areaOf({ trace, step, name, side, left, below }) {
   const need = trace.ways[name].needs[step];
-  // Of N rows, the same for both ways.
+  // The height of N rows, the same for both ways.
   const height = Math.sqrt(trace.ways.standard.needs[step].total / trace.room) * side;
-  const folded = name === "fused" && height > side; // rows go on in the next column
+  const folded = name === "fused" && height > side; // the rows continue in the next column
   const limit = SPILL * side;
   const full = folded ? side : height;
   const tall = Math.min(full, limit);
@@ -142,7 +142,7 @@ function holdings(need, { left, below, folded, limit, tall, across, square }) {
   ];
 }
 
-// The outline of what is outside of the card.
+// The outline of the part that is outside of the card.
 const outside = ({ left, below, side, corner }) =>
   `M ${left + side} ${below} H ${corner.x} V ${corner.y} H ${left} V ${below + side} H ${left + side} Z`;
 
@@ -167,7 +167,7 @@ function squareName({ left, below, tall, square }) {
   );
 }
 
-// The corner of the square is pulled to another number of tokens, as far as it is drawn.
+// The corner of the square, to pull to another number of tokens, as far as it is drawn.
 function lengthAt({ trace, left, side }) {
   const all = trace.ways.standard.needs.map(({ total }) => Math.sqrt(total / trace.room));
   const sides = all.filter((one) => one <= SPILL);

@@ -1,4 +1,4 @@
-// The pool as a grid of pages, each with the texts that hold it; beside it the tables; below, the room that is kept.
+// The pool as a grid of pages, each with the texts that hold it; beside it the tables; below, the room of each way.
 
 import { h } from "./svg.js";
 import { times } from "./words.js";
@@ -70,7 +70,7 @@ function pageOf({ trace, now, page, token, x, y }) {
       : ["the next text may have it"],
     code: copied ? trace.code : undefined,
   };
-  const share = PAGE / names.length; // of the height, for each text
+  const share = PAGE / names.length; // the height of each text
   return h(
     "g",
     { key: `page ${page}`, tip },
@@ -100,7 +100,7 @@ function pageOf({ trace, now, page, token, x, y }) {
         const look = { anchor: "middle", weight: 700, fill: `var(--on-text-${name})` };
         return label(x + Math.min(token, count * token) / 2 - 1, y + (part + 0.5) * share, name, look);
       }),
-    trace.page * token - 23 > token / 2 + 6 && // beside the letter
+    trace.page * token - 23 > token / 2 + 6 && // if there is room beside the letter
       label(x + trace.page * token - 8, y + PAGE - 9, String(page), {
         key: "number",
         anchor: "end",
@@ -147,7 +147,7 @@ function tables({ trace, now, x, y, width }) {
   return { nodes: [label(x, y + 8, "tables: the pages of each text", { weight: 650 }), rows], height: 30 + 4 * 46 };
 }
 
-// Tokens that are there, the room that pages keep for them, and the room of one long tensor per text.
+// The tokens in the pool, the room that pages keep for them, and the room of one long tensor per text.
 function bill({ trace, now, y, width }) {
   const all = trace.page * trace.pages;
   const space = 122;

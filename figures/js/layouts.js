@@ -1,4 +1,4 @@
-// The same sixteen rows of a tile twice: in registers, who holds which number, and in shared memory, which bank has it.
+// Sixteen rows of a tile, twice: the thread that holds each number in a register, and its bank in shared memory.
 
 import { h } from "./svg.js";
 import { fits, times, wrapped } from "./words.js";
@@ -12,7 +12,7 @@ const WARP = 32;
 const ROW = 22;
 const LEFT = 24; // room for the numbers of rows
 const TOP = 66; // above the rows: titles
-const BARS = 44; // of banks
+const BARS = 44; // height of the bars of banks
 
 export function draw({ trace, step, width }) {
   const wide = width >= WIDE;
@@ -37,15 +37,15 @@ export function draw({ trace, step, width }) {
 const combined = (places, number) => places.reduce((sum, one, bit) => ((number >> bit) & 1 ? sum ^ one : sum), 0);
 const part = (places, axis) => places.map((one) => one[axis]);
 
-// Row and column of a register of a thread.
+// The row and column of the number in a register of a thread.
 const place = ({ of_thread, of_register }, thread, register) =>
   [0, 1].map((axis) => combined(part(of_thread, axis), thread) ^ combined(part(of_register, axis), register));
 
-// Where shared memory has a number, counted in numbers.
+// The offset of a number in shared memory, counted in numbers.
 const offset = ({ offset_of_row, offset_of_column }, row, column) =>
   combined(offset_of_row, row) ^ combined(offset_of_column, column);
 
-// Thread and register of each number of the tile, row after row.
+// The thread and register of each number of the tile, row after row.
 function holders(trace) {
   const threads = Array.from({ length: 128 }, (_, thread) => place(trace, thread, 0));
   const registers = Array.from({ length: 32 }, (_, register) => place(trace, 0, register));
@@ -58,7 +58,7 @@ function holders(trace) {
   return held;
 }
 
-// Whether a number moves at once with that of the chosen register.
+// Whether a number moves together with that of the chosen register.
 const moved = ({ trace, lanes, chosen, run }, { thread, register }) =>
   Math.floor(thread / lanes) === Math.floor(chosen.thread / lanes) && Math.floor(register / trace.together) === run;
 
@@ -125,7 +125,7 @@ function cellOf(scene, { thread, register, row, column, x, y }, { unit, to }) {
   return cell(`${row} ${column}`, { x, y, width }, filled, thread, { drag: { field: "step", to }, tip });
 }
 
-// A cell of a table and its words. (In a group of its own each would be drawn later.)
+// A cell of a table and its words, without a group around them, which would take longer to draw.
 const cell = (key, { x, y, width }, filled, words, hand) => [
   h("rect", {
     key: `cell ${key}`,
@@ -145,7 +145,7 @@ const cell = (key, { x, y, width }, filled, words, hand) => [
   }),
 ];
 
-// Around what belongs to the chosen thread, over its neighbours.
+// The outline around a cell of the chosen thread, drawn over the neighbours.
 const outline = ({ key, x, y, width }) =>
   h(
     "g",
@@ -209,7 +209,7 @@ function banksOf(scene) {
   return { nodes, bottom: below + BARS + 46 + 17 * notes.length };
 }
 
-// 16 bytes of a row, where shared memory has them.
+// 16 bytes of a row, at their place in shared memory.
 function pieceOf(scene, { row, column, bank, x, y }, unit) {
   const { trace, held } = scene;
   const numbers = indices(PIECE).map((next) => held[row * SIZE + column + next]);

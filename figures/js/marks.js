@@ -6,7 +6,7 @@ import { fits } from "./words.js";
 export const SIZE = 13; // of letters
 export const WIDE = 740; // the least width at which what is compared stands side by side
 
-// Where a mark is. As a style, so that it travels when it changes.
+// The place of a mark, as a style: a change of it is animated.
 export const at = (x, y) => `transform: translate(${round(x)}px, ${round(y)}px)`;
 const round = (value) => Math.round(value * 100) / 100;
 
@@ -25,8 +25,7 @@ export function lines(x, y, rows, { gap = 1.4, size = SIZE, ...look } = {}) {
   return rows.map((words, row) => label(x, y + row * gap * size, words, { size, ...look }));
 }
 
-// A tile of a tensor: its colour, its letter, and hatching where it is in slow memory. Words show through one that
-// travels.
+// A tile of a tensor: its colour, its letter, and hatching in slow memory. Words stay visible through a moving tile.
 export function tile({ key, x, y, width, height, name, letter, size = SIZE, stored, faint, current, tip, drag, from }) {
   const color = `var(--${name})`;
   const words = letter !== undefined && fits(String(letter), width - 3, size) && height >= size ? letter : null;
@@ -48,7 +47,7 @@ export function tile({ key, x, y, width, height, name, letter, size = SIZE, stor
   );
 }
 
-// Boxes of one look as one element, which is drawn sooner than one for each; pointing goes through it.
+// Boxes of the same look as one element, which is drawn faster than one for each. The pointer passes through it.
 export function boxes(key, places, look) {
   const d = places
     .filter(({ width, height }) => width > 0 && height > 0)
@@ -56,7 +55,7 @@ export function boxes(key, places, look) {
   return d.length > 0 && h("path", { key, d: d.join(""), "pointer-events": "none", ...look });
 }
 
-// A place that says something when it is pointed at, over what is drawn there.
+// A place with a tip, over what is drawn there.
 export const spot = (key, { x, y, width, height }, tip) =>
   h("rect", {
     key,
@@ -84,7 +83,7 @@ export function slot({ key, x, y, width, height, color = "var(--grey)", dash, ti
   });
 }
 
-// A memory: a named box to scale. used and size: bytes, said above it.
+// A memory: a box to scale, with its name above it.
 export function memoryBox({ x, y, width, height, name, color, key }) {
   return [
     h("rect", {
@@ -231,7 +230,7 @@ export function knob({ x, y, ...about }) {
 }
 
 // The edges of the first tile of a map at (x, y), to pull: downwards for more queries, to the right for more keys.
-// unit: pixels per query and key; named: does the keyboard reach them, too?
+// unit: pixels per query and key; named: whether the keyboard reaches them, too.
 export function edges({ key, x, y, unit, Br, Bc, named }) {
   const edge = (field, size, place, grows, to) =>
     knob({
@@ -256,7 +255,7 @@ export function legend(x, y, entries) {
   });
 }
 
-// Shared definitions: the hatching of what is in slow memory, the dots of what has lost digits.
+// Shared definitions: the hatching for slow memory, and the dots for lost digits.
 export function definitions() {
   return h(
     "defs",
@@ -274,8 +273,8 @@ export function definitions() {
   );
 }
 
-// Lines of source as they are written, folded where they do not fit. ran: the numbers of lines with a bar beside them;
-// lit: of the one on a ground of its own; tips: by number.
+// Lines of source as they are written, folded where they do not fit. ran: the numbers of the lines with a bar beside
+// them; lit: the number of the highlighted line; tips: by number.
 export function source(x, y, rows, { width, ran = [], lit, tips = {}, key }) {
   const letter = 7.25;
   const gap = 17;
@@ -321,7 +320,7 @@ export function source(x, y, rows, { width, ran = [], lit, tips = {}, key }) {
   return { nodes: drawn, height: top - y };
 }
 
-// A text in parts of at most so many letters, broken at spaces; the first may be longer than the others.
+// A text in parts of at most so many letters, broken at spaces. The first part has a limit of its own.
 function folded(text, first, most) {
   const parts = [];
   let rest = text;

@@ -5,8 +5,9 @@ import { amount, grouped, times } from "./words.js";
 import { WIDE, bars, boxes, knob, label, legend } from "./marks.js";
 
 const TOP = 42; // room for the titles
-const [DONE, TO_DO] = [0.45, 0.2]; // how dark: what was computed and hidden, and what the loop has not visited
-// On the ground of the page, what was computed and hidden in the map.
+// The opacity of scores that were computed and are hidden, and of tiles that the loop has not visited.
+const [DONE, TO_DO] = [0.45, 0.2];
+// The colour, on the ground of the page, of scores that were computed and are hidden.
 const HIDDEN = `color-mix(in srgb, var(--slow) ${100 * DONE}%, var(--paper))`;
 const PANEL = 330; // least width of the bars beside the square
 
@@ -67,7 +68,7 @@ function square({ trace, step, left, unit, side }) {
   ];
 }
 
-// All tiles: their grounds, on them what is visible, on both their edges.
+// All tiles: their grounds, on these the visible scores, and the edges above both.
 function tilesOf({ trace, step, left, unit, box }) {
   const { B, Nq, Nk, tiles } = trace;
   const visited = new Map(tiles.map((tile, at) => [`${tile.i} ${tile.j}`, { ...tile, at }]));
@@ -103,7 +104,7 @@ function tilesOf({ trace, step, left, unit, box }) {
   return [grounds, hidden, visible, borders];
 }
 
-// The edge that the mask's size moves: of a window its lower one, of all others the first key without the size.
+// The edge that the mask's size moves: the lower edge of a window; for other masks the first key after the size.
 function sizeOf({ trace, state, left, unit }) {
   const { Nq, Nk } = trace;
   const bottom = TOP + Nq * unit;

@@ -6,11 +6,11 @@ import { digits, fits, grouped, room } from "./words.js";
 import { WIDE, at, label, rule } from "./marks.js";
 
 const BETWEEN = 10; // between squares
-const MEASURE = 20; // the most that the edge of the measure has
-const TORN = [8, 3, 6, 2, 7, 4]; // how far the teeth of a torn edge stand out, in their order
-const TOOTH = 7; // from one to the next
+const MEASURE = 20; // the longest edge of the measure
+const TORN = [8, 3, 6, 2, 7, 4]; // how far each tooth of a torn edge stands out
+const TOOTH = 7; // from one tooth to the next
 const BEYOND = Math.max(...TORN);
-const DRAM = 3; // its place among the levels
+const DRAM = 3; // the place of the DRAM among the levels
 const TAP = 82; // the least width of a stream with its words
 const LOOK = {
   block: ["var(--fast)", 1],
@@ -47,7 +47,7 @@ export function draw({ trace, step, width }) {
   };
 }
 
-// What has an area: one block's shared memory, then the levels.
+// The things that have an area: one block's shared memory, then the levels.
 function thingsOf(trace) {
   const [regs, smem, ...others] = trace.levels;
   const whose = trace.sms === 1 ? "one SM" : `all ${trace.sms} SMs`;
@@ -55,7 +55,7 @@ function thingsOf(trace) {
   return [block, { ...smem, whose }, { ...regs, whose }, ...others];
 }
 
-// What a memory holds, in binary units, which is what NVIDIA means by KB, MB and GB of memory.
+// The size of a memory in binary units, as NVIDIA uses KB, MB and GB for memory.
 const holds = (one) => (one.short === "CPU" ? `over ${digits(one.nbytes / 1e12, 3)} TB` : room(one.nbytes, 4));
 const zoomOf = (trace, nbytes) =>
   Math.max(
@@ -88,7 +88,7 @@ function windowOf({ trace, things, step, view }) {
 }
 
 const ZOOM = { field: "zoom", zooms: true };
-const SCROLLS = "touch-action: pan-y"; // a finger that goes up or down moves the page
+const SCROLLS = "touch-action: pan-y"; // a finger that moves up or down scrolls the page
 
 // A square of a round number of bytes, as the scale of a map.
 function measureOf({ bytes, view }) {
@@ -111,7 +111,7 @@ function measureOf({ bytes, view }) {
   ];
 }
 
-// The outline of what is seen: the window, and the teeth of what goes on above it and to its right.
+// The outline of the visible part: the window, and torn edges above it and to its right.
 function tornOf({ x, y, width, height }) {
   const [right, ground, foot] = [x + width, y + height, y + height + 24];
   const teeth = (length, place) =>
@@ -122,10 +122,10 @@ function tornOf({ x, y, width, height }) {
   return [corners[0], ...above, corners[1], ...beside, corners[2]].join(" ");
 }
 
-// From a pull to the zoom: what was taken stays in the hand, as the lower left corner of its square does.
-// left: of that square, from the bytes in view.
+// A function from a pull to the zoom. The square grows with the pointer's distance from its lower left corner, so the
+// point that was taken stays under the pointer. left: that corner, by the bytes in view.
 function pullOf(trace, view, left) {
-  const perDoubling = 2 / Math.log2(trace.windows[0] / trace.windows[1]); // steps, for an edge of twice the pixels
+  const perDoubling = 2 / Math.log2(trace.windows[0] / trace.windows[1]); // steps that double an edge
   const away = ({ x, y }, corner) => Math.max(Math.hypot(x - corner, view.y + view.height - y), 24);
   return (point, start) => {
     const corner = left(trace.windows[start.state.zoom]);
@@ -133,8 +133,8 @@ function pullOf(trace, view, left) {
   };
 }
 
-// The memories side by side on the ground. Those whose names are beyond the window wait at its right edge, without a
-// width.
+// The memories side by side on the ground. Those whose names would be beyond the window are at its right edge, without
+// a width.
 function squaresOf({ trace, things, bytes, view }) {
   const end = view.x + view.width;
   const drawn = things.filter((one) => one.nbytes);
@@ -154,10 +154,10 @@ function squaresOf({ trace, things, bytes, view }) {
   });
 }
 
-const named = ({ short }) => 8.4 * short.length; // width of its name
+const named = ({ short }) => 8.4 * short.length; // the width of its name
 const edgeOf = ({ nbytes }, bytes, view) => view.height * Math.sqrt(nbytes / bytes);
 
-// Where the squares begin when so many bytes are in view.
+// The left edges of the squares when so many bytes are in view.
 function leftsOf(drawn, bytes, view) {
   let left = view.x + 8;
   return drawn.map((one) => {
@@ -191,7 +191,7 @@ function squareOf({ trace, one, seen, x, edge, view, pull }) {
   );
 }
 
-// A memory beside the DRAM and beside the window.
+// A memory compared with the DRAM and with the window, in words.
 function comparison({ one, dram, edge, view }) {
   return [
     one.part > 1 && `1/${grouped(Math.round(one.part))} of ${dram.name}`,
@@ -237,7 +237,7 @@ function tapsOf({ trace, dram, x, y, width, height }) {
   return [label(x, y + 10, fits(scale, width, 15) ? scale : title, { weight: 650, size: 15 }), drawn];
 }
 
-// A level's bandwidth as a stream out of a valve. slot: its width with its words.
+// A level's bandwidth as a stream out of a valve. slot: the width of the stream and its words.
 function tapOf({ one, dram, x, top, wide, slot, high }) {
   const rate = one.rate ? rateOf(one.rate) : "not known";
   const tips = [

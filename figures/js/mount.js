@@ -1,4 +1,4 @@
-// A figure on a page: its controls, its clock, its picture, its words, and where its numbers come from.
+// A figure on a page: its controls, its clock, its picture, its words, and the source of its numbers.
 
 import { h, patch } from "./svg.js";
 import { definitions } from "./marks.js";
@@ -11,19 +11,19 @@ import { grouped, pieces } from "./words.js";
 
 const WIDEST = 1160; // pixels of a drawing
 const NARROWEST = 340;
-const MARGIN = 8; // beside a drawing, in theme.css
-const PACES = { slow: 2, normal: 1, fast: 1 / 3, fastest: 1 / 12 }; // in normal times
-// A number in the words that is a handle: 24 pixels high and wide at least, in a line that is no higher than others.
+const MARGIN = 8; // beside a drawing, as in theme.css
+const PACES = { slow: 2, normal: 1, fast: 1 / 3, fastest: 1 / 12 }; // time of a step, relative to the normal pace
+// A number in the words that is a handle: at least 24 pixels high and wide, in a line as high as all others.
 const NUMBER =
   "display: inline-block; min-width: 20px; padding: 3px 2px; margin: -3px -2px; outline-offset: -2px; " +
   "text-align: center; white-space: nowrap; text-decoration: underline dotted; text-underline-offset: 3px; " +
   "cursor: ew-resize; touch-action: pan-y";
 const CAN_UNPACK = "DecompressionStream" in globalThis; // in browsers since 2023
-const PATIENCE = 10_000; // ms until a kernel that says nothing is taken to be gone
+const PATIENCE = 10_000; // ms without an answer after which the kernel is gone
 
 // Put a figure into an element.
-// data: {name, controls, state, traces: {key: {trace, words, idle}}, packed: more traces, page: is there no kernel?}
-// draw: from {trace, step, state, width} to {height, nodes}. style: the text of theme.css.
+// data: {name, controls, state, traces: {key: {trace, words, idle}}, packed: more traces, page: true without a kernel}
+// draw: a function of {trace, step, state, width} that returns {height, nodes}. style: the text of theme.css.
 export function mount(host, data, draw, style) {
   const figure = new Figure(host, data, draw);
   const root = host.shadowRoot ?? host.attachShadow({ mode: "open" });
@@ -38,18 +38,18 @@ class Figure {
   constructor(host, data, draw) {
     Object.assign(this, { host, data, draw });
     this.clock = clockOf(data.controls);
-    this.traces = { ...data.traces }; // as JSON until they are drawn, if they were packed
-    this.coming = null; // the promise of those that are packed
+    this.traces = { ...data.traces }; // packed ones are JSON until they are drawn
+    this.coming = null; // the promise of the packed traces
     this.channel = null;
     this.state = data.state;
-    this.moment = { step: this.state[this.clock] }; // where the clock was put, and among which numbers
-    this.shown = null; // the state on the picture
-    this.drawn = 0; // the width of the picture in its own pixels
-    this.space = 0; // for the picture on the page
+    this.moment = { step: this.state[this.clock] }; // the step to which the clock was set, and its numbers
+    this.shown = null; // the state that the picture shows
+    this.drawn = 0; // the width of the drawing in its own pixels
+    this.space = 0; // the width for the picture on the page
     this.zoom = 1;
     this.playing = 0;
     this.waiting = 0;
-    this.pulled = false; // what is dragged follows the hand at once
+    this.pulled = false; // during a pull nothing is animated
     this.parts = frame(data, this.clock);
     this.actions = this.parts.actions = actionsOf(this);
   }
@@ -79,10 +79,10 @@ class Figure {
       if (Object.keys(found).length) this.actions.set(found);
     };
     follow();
-    addEventListener("hashchange", follow); // the address was edited, or a link to a state followed
+    addEventListener("hashchange", follow); // the address has changed, or a link to a state was followed
   }
 
-  // Get the packed numbers when the first picture is on the screen, and show what was asked for before.
+  // Unpack the packed numbers when the first picture is on the screen, and show a state that was asked for meanwhile.
   async unpack() {
     await new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
     if (CAN_UNPACK) this.traces = { ...(await unpacked(this.data.packed)), ...this.traces };
@@ -97,7 +97,7 @@ class Figure {
     return this.traces[key];
   }
 
-  // Asked for while drawing, it would be laid out twice.
+  // Measure the space before drawing: during it, the page would be laid out twice.
   measure() {
     this.space = Math.max(this.parts.stage.clientWidth - 2 * MARGIN, 0) || 960;
   }
@@ -119,14 +119,14 @@ class Figure {
     const { host, parts, state, shown, clock, draw } = this;
     const { controls } = this.data;
     const numbers = this.numbers(state);
-    if (!numbers) return; // they come
+    if (!numbers) return; // they are still coming
     const { trace, words, idle } = numbers;
     const step = clock === undefined ? 0 : state[clock];
     const width = Math.round(Math.max(Math.min(this.space, WIDEST) / this.zoom, NARROWEST));
     const { height, nodes } = draw({ trace, step, state, width, brief: "brief" in host.dataset });
     const another = width !== this.drawn || shown === null || keyOf(controls, shown) !== keyOf(controls, state);
     const forward = !another && step === shown[clock] + 1;
-    parts.stage.classList.toggle("still", this.pulled || another); // only time makes things travel
+    parts.stage.classList.toggle("still", this.pulled || another); // animate only when the clock moves
     this.fit(width, height);
     patch(parts.svg, [definitions(), ...nodes.flat(Infinity)], forward);
     patch(parts.words, sentenceOf(words[step], controls), false, parts.words.namespaceURI);
@@ -145,20 +145,20 @@ class Figure {
   // Give a drawing of this size its place on the page.
   fit(width, height) {
     const { parts, zoom, space } = this;
-    const across = zoom * Math.min(width, space); // in less space than the narrowest drawing has, it is scaled
-    const beyond = across > space + zoom; // as on a phone, when type is larger
+    const across = zoom * Math.min(width, space); // a drawing that is wider than the space is scaled down
+    const beyond = across > space + zoom; // as on a phone with larger type
     parts.stage.classList.toggle("beyond", beyond);
     parts.svg.style.width = beyond ? `${across}px` : "";
     parts.svg.style.touchAction = beyond ? "auto" : ""; // a finger also moves the picture sideways
     const box = `0 0 ${width} ${Math.ceil(height)}`;
-    if (parts.svg.getAttribute("viewBox") === box) return; // set again, it lays out every text again
+    if (parts.svg.getAttribute("viewBox") === box) return; // to set it again would lay out every text again
     parts.svg.setAttribute("viewBox", box);
     parts.stage.style.setProperty("--shape", width / height);
   }
 
   ask(wanted) {
     this.stop();
-    const opening = this.data.page ? this.data.state : this.shown; // a page has what is near to its opening
+    const opening = this.data.page ? this.data.state : this.shown; // a page has the numbers near its first state
     const missing = this.data.controls.filter(({ field }) => wanted[field] !== opening[field] && field !== this.clock);
     const words = missing.map(({ field, label }) => `${label} = ${wanted[field]}`).join(" with ");
     if (!this.coming && this.channel === null) return this.refuse(words);
@@ -180,7 +180,7 @@ class Figure {
     this.parts.message.textContent = this.missing(words);
   }
 
-  // Why there are no numbers, and what helps.
+  // Say why there are no numbers, and what helps.
   missing(words) {
     if (this.data.packed && !CAN_UNPACK)
       return `This browser cannot unpack the numbers for ${words}: it takes one of 2023 or later.`;
@@ -219,7 +219,7 @@ class Figure {
   play() {
     const { clock } = this;
     if (this.playing) return this.stop();
-    if (this.state !== this.shown) return; // the kernel has been asked
+    if (this.state !== this.shown) return; // the picture waits for the kernel
     if (this.state[clock] === this.last()) this.set({ [clock]: 0 });
     const plan = schedule(this.numbers(this.state).words);
     let at = performance.now();
@@ -228,14 +228,14 @@ class Figure {
       const { next, ms } = ahead(plan, this.state[clock], PACES[this.parts.pace.value]);
       this.parts.whole.style.setProperty("--pace", `${Math.min(200, 0.8 * ms)}ms`);
       this.set({ [clock]: next });
-      at = Math.max(at + ms, performance.now()); // the time of drawing is part of it
+      at = Math.max(at + ms, performance.now()); // includes the time of drawing
       this.playing = setTimeout(tick, at - performance.now());
     };
     this.parts.play.show(true);
     this.playing = setTimeout(tick, 0);
   }
 
-  // Copy a link to the state, or show it where nothing can be copied.
+  // Copy a link to the state, or show the link where copying is impossible.
   async link() {
     const { data, state } = this;
     const hash = toHash(data.name, state);
@@ -249,13 +249,13 @@ class Figure {
   }
 }
 
-// The step among other numbers that is the same moment: where steps have times, the same time.
+// The step in other numbers that is the same moment: the same time, if steps have times.
 function sameMoment(step, from, to) {
   const { times } = from.trace;
   return times ? until(times[Math.min(step, times.length - 1)], to.trace.times) : moved(step, from.words, to.words);
 }
 
-// What the controls and buttons of a figure do. Whatever sets a state stops the clock.
+// What the controls and buttons of a figure do. Each change of the state stops the clock.
 function actionsOf(figure) {
   const { clock, parts } = figure;
   const set = (fields) => {
@@ -323,7 +323,7 @@ function controlOf(parts, control) {
 }
 
 function sliderOf(parts, { field, label, values }) {
-  const width = `${Math.max(6, 1.5 + 0.45 * values.length)}em`; // what its values need: a row has room for all
+  const width = `${Math.max(6, 1.5 + 0.45 * values.length)}em`; // short, so that a row has room for all controls
   const input = element("input", {
     type: "range",
     min: 0,
@@ -336,7 +336,7 @@ function sliderOf(parts, { field, label, values }) {
   const show = (value) => {
     const said = typeof value === "number" ? grouped(value) : value;
     input.value = values.indexOf(value);
-    if (output.textContent === said) return; // a text that is set is laid out again
+    if (output.textContent === said) return; // to set a text lays it out again
     input.setAttribute("aria-valuetext", said);
     output.textContent = said;
   };
@@ -409,7 +409,7 @@ function toolsOf(parts) {
   );
 }
 
-// The elements around a picture, and how each control shows its value. actions: what its buttons do, once they are set.
+// The elements around a picture, and how each control shows its value. actions: what its buttons do; set later.
 function frame({ name, controls }, clock) {
   const parts = { controls: {}, actions: {} };
   parts.svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
@@ -438,7 +438,7 @@ function frame({ name, controls }, clock) {
   return parts;
 }
 
-// Mount a figure in every element with this id (an output can be shown twice), and connect it to its kernel, if any.
+// Mount a figure in every element with this id (an output can be shown twice), and connect it to its kernel.
 export function start(id, data, draw, style) {
   globalThis.flashlab ??= { figures: {}, channels: {} };
   const { figures, channels } = globalThis.flashlab;
@@ -452,7 +452,7 @@ export function start(id, data, draw, style) {
   }
 }
 
-// In JupyterLab Shift+Enter scrolls to the next cell: back to the figure of the cell that was run.
+// In JupyterLab Shift+Enter scrolls to the next cell: scroll back to the figure of the cell that was run.
 function keepInView(host) {
   const cell = host.closest(".jp-Cell");
   if (cell?.nextElementSibling?.matches(".jp-mod-active")) host.scrollIntoView({ block: "nearest" });

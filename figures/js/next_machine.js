@@ -21,13 +21,13 @@ const PLACES = [
     [0.4, 0.8],
     [0.8, 1],
   ],
-]; // of tiles and of O, in each lane
-const UNITS = ["O", "P", "standard"]; // of products, exponentials, all else
+]; // in each lane: the place of each tile, and of O
+const UNITS = ["O", "P", "standard"]; // the colours of products, exponentials, all else
 const LANE = 62;
-const GROUND = "color-mix(in srgb, var(--pale) 35%, var(--paper))"; // of a lane
+const GROUND = "color-mix(in srgb, var(--pale) 35%, var(--paper))"; // the ground of a lane
 const GAP = 26;
 const SPAN = 6000; // cycles that a narrow picture shows at a time
-const BARS = 112; // height of the longest
+const BARS = 112; // height of the longest bar
 
 export function draw({ trace, step, width }) {
   const wide = width >= WIDE;
@@ -81,7 +81,7 @@ function wordsOf(words, lane, { left, top }) {
   ];
 }
 
-// The boxes of the time that is shown, pale under a veil from the clock on: it alone travels with the clock, and no box
+// The boxes of the visible time, with a veil over those after the clock. Only the veil moves with the clock, and no box
 // is drawn again.
 function boxesOf(scene) {
   const { trace, now, left, from, span, width, at: place, top } = scene;
@@ -105,7 +105,7 @@ function boxesOf(scene) {
   ];
 }
 
-// Where a box is in the picture, cut off at its ends.
+// The place of a box in the picture, cut off at the picture's ends.
 function placeOf(box, { left, width, at: place, top }) {
   const [x, end] = [Math.max(place(box.start), left), Math.min(place(box.end), width)];
   const [low, high] = PLACES[box.lane][box.place];
@@ -145,7 +145,7 @@ function timeOf({ trace, now, left, from, span, width, at: place, top }, bottom)
   ];
 }
 
-// For each share a bar: how long a block takes; in it, how long each unit works for it.
+// A bar for each share: the time of a block, and in it the time that each unit works for the block.
 function sharesOf({ trace, width }, y) {
   const slot = Math.min(width / trace.shares.length, 96);
   const floor = y + BARS + 26;

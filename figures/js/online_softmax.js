@@ -1,4 +1,4 @@
-// A row of scores above, what is kept of them below: e^(s - m), which sinks by alpha when the maximum rises.
+// A row of scores above. Below is what is kept of them: e^(s - m), which shrinks by alpha when the maximum rises.
 
 import { h } from "./svg.js";
 import { digits } from "./words.js";
@@ -8,7 +8,7 @@ const SCORES = 130; // height of the scores
 const KEPT = 150; // height of e^0
 const SIDE = 332; // width of the update in numbers
 const STACK = 56; // width of ℓ, before or now
-const TIMES = 70; // between them
+const TIMES = 70; // room between both
 
 export function draw({ trace, state, step, width }) {
   const divided = step === trace.steps.length;
@@ -109,7 +109,7 @@ function maximumOf({ trace, m, y, left, width }) {
   );
 }
 
-// The end of the largest score, to pull up and down. score: from a height on the page.
+// The end of the largest score, to pull up and down. score: the score at a height on the page.
 function largestOf({ trace, state, y, x, score }) {
   const now = trace.scores[trace.largest];
   return knob({
@@ -191,13 +191,13 @@ const keptTip = ({ trace, at, value, old, factor }) => ({
   code: old === undefined ? trace.code.P : trace.code.alpha,
 });
 
-// l as a stack of what is kept, before and after the block, and the update in numbers.
+// l before and after the block as stacks of weights, and the update in numbers.
 function sideOf({ trace, now, before, step, divided, x, y, width }) {
   const high = 170;
   const bottom = y + 24 + high;
   const outputs = [0, ...trace.steps.map(({ O }) => O)];
   const [low, most] = [Math.min(...outputs), Math.max(...outputs)];
-  const floor = bottom - high * Math.min(0.4, -low / (most - low || 1)); // of ℓ and O; O may hang below it
+  const floor = bottom - high * Math.min(0.4, -low / (most - low || 1)); // zero of ℓ and O; O may be negative
   const scale = (high - bottom + floor) / (Math.max(...trace.steps.map((one) => one.l)) || 1);
   const unit = Math.min((high - bottom + floor) / most, low < 0 ? (bottom - floor) / -low : Infinity);
   const wide = STACK;
@@ -221,10 +221,10 @@ function sideOf({ trace, now, before, step, divided, x, y, width }) {
   ];
 }
 
-// What is kept, one weight on the other. fresh: the first token of the block.
+// The weights that are kept, one on top of the other. fresh: the first token of the block.
 function stackOf({ name, left, kept, fresh, floor, bottom, scale, wide, code, tokens }) {
   let up = floor;
-  const moves = name === "now"; // what was before does not change in this step
+  const moves = name === "now"; // the stack of before does not change in this step
   const parts = kept.P.map((value, at) => {
     up -= value * scale;
     return h("rect", {
@@ -248,7 +248,7 @@ function stackOf({ name, left, kept, fresh, floor, bottom, scale, wide, code, to
   ];
 }
 
-// A number above its bar, with which it moves.
+// A number above its bar. It moves with the bar.
 const numberOf = ({ key, x, y, value, moves }) =>
   h(
     "g",
@@ -256,7 +256,7 @@ const numberOf = ({ key, x, y, value, moves }) =>
     label(0, 0, digits(value), { anchor: "middle", weight: 600, size: 12 }),
   );
 
-// One column of O before and after the block, up or down from 0; at the end divided by ℓ. unit: pixels of 1.
+// One column of O before and after the block, up or down from 0; at the end divided by ℓ. unit: pixels per 1.
 function outputOf({ trace, before, now, divided, x, end, floor, bottom, unit }) {
   const half = (end - x) / 2;
   const bar = (name, O, left) => {

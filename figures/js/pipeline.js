@@ -1,4 +1,4 @@
-// A timeline of one multiprocessor, a row for each unit: from left to right where there is room, else downwards.
+// A timeline of one multiprocessor, a row for each unit: from left to right in a wide picture, else downwards.
 
 import { h } from "./svg.js";
 import { fits, grouped } from "./words.js";
@@ -6,11 +6,11 @@ import { nearest } from "./state.js";
 import { SIZE, WIDE, at, boxes, label, lines, spot } from "./marks.js";
 
 const COLORS = { Q: "Q", K: "K", V: "V", S: "S", PV: "O", O: "O", softmax: "P", rescale: "standard" };
-const LEFT = 96; // of a wide picture: names of rows
-const RIGHT = 166; // what a unit does now
+const LEFT = 96; // room in a wide picture for the names of rows
+const RIGHT = 166; // room for what each unit does now
 const TOP = { wide: 62, narrow: 96 };
 const DOWN = 0.062; // pixels per cycle of a narrow picture
-const CLOCK = 52; // its scale
+const CLOCK = 52; // room in a narrow picture for the scale of time
 
 export function draw({ trace, step, width }) {
   const wide = width >= WIDE;
@@ -74,7 +74,7 @@ function notesOf(trace, width) {
   return fits(line(notes), width - LEFT, 12) ? [line(notes)] : [line(notes.slice(0, 2)), line(notes.slice(2))];
 }
 
-// Where each row begins, across time, and how thick it is.
+// The place of each row across time, and its thickness.
 function laidOut(trace, wide, width) {
   const stages = Array.from({ length: trace.stages }, (_, stage) => `stage ${stage}`);
   const gap = wide ? 10 : 5;
@@ -137,7 +137,7 @@ function headsOf({ rows, state, wide, width }) {
 
 const wholeOf = (box, { named, place }) => place(named[box.row], box.low, box.high, box.start, box.end);
 
-// All boxes, pale under a veil from the clock on: it alone travels with the clock, and no box is drawn again.
+// All boxes, with a veil over those after the clock. Only the veil moves with the clock, and no box is drawn again.
 function boxesOf(scene) {
   const { trace, now, long, wide, end, width } = scene;
   const lookOf = ({ kind, coming }) => `${COLORS[kind]} ${coming ? 0.35 : 1}`;
@@ -146,7 +146,7 @@ function boxesOf(scene) {
     const places = trace.boxes.filter((box) => lookOf(box) === look).map((box) => wholeOf(box, scene));
     return boxes(look, places, { fill: `var(--${color})`, "fill-opacity": faint, stroke: "var(--paper)" });
   });
-  const whole = long(trace.cycles) - long(0) + 1; // with half of the last outline
+  const whole = long(trace.cycles) - long(0) + 1; // including half of the last outline
   const left = (long(trace.cycles) + 1 - long(now)) / whole;
   const [area, scale] = wide
     ? [{ y: TOP.wide, width: whole, height: end - TOP.wide }, `scaleX(${left})`]
@@ -165,13 +165,13 @@ function nameOf(box, number, scene) {
   const { now, wide } = scene;
   const { x, y, width, height } = wholeOf(box, scene);
   if (!box.name || !fits(box.name, width, SIZE) || height < SIZE) return false;
-  const seat = box.high - box.low === 1 ? box.seat : 0.5; // a consumer's products have its half for their names
+  const seat = box.high - box.low === 1 ? box.seat : 0.5; // a name of a product is in its consumer's half
   const [left, top] = wide ? [x + width / 2, y + seat * height] : [x + seat * width, y + height / 2];
   const fill = now > (box.start + box.end) / 2 ? `var(--on-${COLORS[box.kind]})` : "var(--ink)";
   return label(left, top, box.name, { key: `name ${number}`, anchor: "middle", fill });
 }
 
-// Where in its row the line of a wait is: below its words, if it has some.
+// The place of a wait's line in its row: below the words, if there are any.
 const waitsAt = (wide) => (wide ? 0.7 : 0.5);
 
 function waitOf(wait, at, { now, named, place, wide }) {
@@ -225,7 +225,7 @@ function timeOf({ trace, long, wide, end, high, unit }) {
   ].filter(Boolean);
 }
 
-// From a point to the moment that is nearest.
+// The moment that is nearest to a point.
 function dragged(trace, wide, unit) {
   const cycle = (point) => (wide ? point.x - LEFT : point.y - TOP.narrow) / unit;
   return { field: "step", to: (point) => ({ step: trace.times.indexOf(nearest(trace.times, cycle(point))) }) };
@@ -250,7 +250,7 @@ function clockOf({ trace, now, long, wide, end, unit }) {
   );
 }
 
-// What has just ended a wait: a line from there to who waited.
+// Lines from the units that have just ended a wait to the consumers that waited.
 function linkOf(link, at, { named, long, wide }) {
   const across = ({ at: start, size }, part) => start + part * size;
   const [from, to] = [across(named[link.from], 0.5), across(named[link.to], waitsAt(wide))];

@@ -1,14 +1,14 @@
-// The backward pass tile by tile above; below, what it moves and computes beside another pass, as time in one scale.
+// Above, the backward pass tile by tile; below, the time of its bytes and products and of another pass's, in one scale.
 
 import { h } from "./svg.js";
 import { amount, digits, fits, room, times } from "./words.js";
 import { WIDE, at, edges, label, legend, lines, memoryBox, rule, slot, tile } from "./marks.js";
 
-const STRIP = 24; // thickness of a tensor beside the scores
-const THIN = 9; // of one number per row
+const STRIP = 24; // thickness of a tensor of d columns beside the scores
+const THIN = 9; // thickness of a tensor of one number per row
 const LEFT = { Q: [0, STRIP], dO: [28, STRIP], O: [56, STRIP], lse: [86, THIN], delta: [100, THIN] };
 const ABOVE = { dV: 0, dK: 27, V: 54, K: 81 };
-const SCORES = [116, 110]; // where they begin
+const SCORES = [116, 110]; // their upper left corner
 const RESULTS = ["delta", "dQ", "dK", "dV"];
 const COLORS = { dQ: "Q", dK: "K", dV: "V", dO: "O", lse: "standard", delta: "standard", P_ij: "P", dS_ij: "S" };
 const FAST = 44; // height of the fast memory
@@ -53,12 +53,12 @@ export function draw({ trace, state, step, width }) {
       ),
       h("g", { key: "squares" }, kept({ trace, now, ...squares })),
       h("g", { key: "time" }, timelines({ trace, now, y: below, width })),
-      h("g", { key: "grips" }, grips({ trace, state, step, side, place })), // no tile lies over a handle
+      h("g", { key: "grips" }, grips({ trace, state, step, side, place })), // last, so that no tile covers a handle
     ],
   };
 }
 
-// A tile in fast memory. What is loaded or rebuilt again is another tile, and comes from where it was.
+// A tile in fast memory. A tile that is loaded or rebuilt again is a new element, and moves in from its place.
 function heldTile({ name, bytes, x, y, width, done, place }) {
   const came = done.findLastIndex((one) => one.name === name && one.kind !== "store");
   return tile({
@@ -74,7 +74,7 @@ function heldTile({ name, bytes, x, y, width, done, place }) {
   });
 }
 
-// The tile of this step, to pull to another one, and the edges of the tiles; a replay has those that were recorded.
+// The tile of this step, to pull to another one, and the edges of the tiles; a replay has no edges.
 function grips({ trace, state, step, side, place }) {
   const [x, y] = SCORES;
   const unit = side / trace.N;
@@ -94,7 +94,7 @@ function grips({ trace, state, step, side, place }) {
     width: here.width,
     height: here.height,
     fill: "transparent",
-    stroke: trace.steps[step].held.length ? "var(--ink)" : "none", // nothing is framed when the pass is done
+    stroke: trace.steps[step].held.length ? "var(--ink)" : "none", // no frame when the pass is done
     "stroke-width": 2.5,
   };
   const tip = { title: "the tile that was rebuilt last", lines: ["pull it to another one: the clock goes there"] };
@@ -110,7 +110,7 @@ const KEY = [
   { dash: true, words: "empty" },
 ];
 
-// Where the tile of a tensor is, or a tile of the scores.
+// The place of a tile of a tensor, or of the scores.
 function placing(trace, side) {
   const unit = side / trace.N;
   const [left, top] = SCORES;
@@ -174,7 +174,7 @@ function strips({ trace, now, done, place, side, inside, fast }) {
   ];
 }
 
-// The tiles of P: one is there at a time, and nowhere else than in fast memory.
+// The tiles of P: only one exists at a time, in fast memory.
 function cells({ trace, now, done, place }) {
   const rebuilt = (steps, span) => steps.filter((one) => one.kind === "rebuild" && String(one.span) === String(span));
   return spans(trace.N, trace.Br).flatMap((rows) =>
@@ -253,10 +253,10 @@ function status({ trace, now, last, x, y }) {
   ];
 }
 
-// Whether the tiles need more than a block gets.
+// Whether the tiles need more fast memory than a block of threads gets.
 const bursts = ({ registers, peak, block }) => registers && peak > block;
 
-// Where the fast memory of a block ends.
+// The end of the fast memory of a block.
 function limit({ trace, x, y, width }) {
   const end = x + (trace.block / trace.peak) * width;
   const look = { stroke: "var(--wrong)", "stroke-width": 2.5, "stroke-dasharray": "5 3" };
@@ -308,7 +308,7 @@ function kept({ trace, now, x, y, side, words }) {
   ];
 }
 
-// Both passes: what their bytes take and what their products take, at a card's peaks, in one scale.
+// Both passes: the time of their bytes and of their products, at a card's peaks, in one scale.
 function timelines({ trace, now, y, width }) {
   const left = 52;
   const { bytes, flops } = trace.rates;
@@ -350,7 +350,7 @@ function timelines({ trace, now, y, width }) {
 const sum = (parts, field) => parts.reduce((total, part) => total + part[field], 0);
 const work = (flops) => (flops >= 1e9 ? `${digits(flops / 1e9, 3)} GFLOP` : `${digits(flops / 1e6, 3)} MFLOP`);
 
-// now: the step, for the pass that is shown step by step; the other one is as far as its bytes.
+// now: the step, for the pass that is shown step by step. The other pass is shown up to the clock, in bytes.
 function lanes({ trace, pass, now, clock, x, y, scale, space }) {
   const { bytes, flops } = trace.rates;
   const { name, parts } = pass;

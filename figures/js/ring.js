@@ -1,5 +1,5 @@
-// A ring of processors: their queries stay, shards of K and V walk. Beside it the same steps in three placements: whose
-// tokens are whose, which blocks are done, who computed and who waited.
+// A ring of processors: their queries stay, and shards of K and V move. Beside it are the same steps in three
+// placements: the owner of each token, the blocks that are done, who computed and who waited.
 
 import { h } from "./svg.js";
 import { amount, digits, times } from "./words.js";
@@ -7,7 +7,7 @@ import { WIDE, at, boxes, label, legend, rule, spot } from "./marks.js";
 
 const STRIP = 22; // height of the tokens
 const ROW = 22; // height of a rank's time
-const TOP = 46 + STRIP + 34; // where the blocks of scores begin, and the ring
+const TOP = 46 + STRIP + 34; // upper edge of the blocks of scores, and of the ring
 const SPACE = 26; // between panels
 const CARRIED = 27; // from a processor to its shard
 const ABOUT = { contiguous: "one stretch each", zigzag: "two stretches each", striped: "every P-th token" };
@@ -20,7 +20,7 @@ export function draw({ trace, step, width }) {
   const words = Math.max(TOP + side, clocks.y + trace.P * ROW) + 34;
   const high = words + (wide ? 30 : 54);
   const ring = circle({ trace, step, width: size, middle: wide ? TOP + side / 2 : 170 });
-  const above = wide ? 0 : ring.bottom + 30; // of the first placement
+  const above = wide ? 0 : ring.bottom + 30; // upper edge of the first placement
   const longest = Math.max(...trace.runs.map((run) => run.makespan));
   const panels = trace.runs.map((run, place) => {
     const [x, y] = wide ? [(place + 1) * (size + SPACE), 0] : [0, above + place * high];
@@ -35,8 +35,8 @@ const KEY = [
   { name: "standard", stored: true, words: "idle" },
 ];
 
-// The processors in a circle, each with the shard that it has in this step. Every shard goes on to the next one. (What
-// travels is a layer of its own, and what is drawn after it another one: nothing is.)
+// The processors in a circle, each with the shard that it has in this step. Every shard then moves to the next one.
+// (Shards are drawn last: what moves is a layer, and everything drawn after it would be one more.)
 function circle({ trace, step, width, middle }) {
   const { P } = trace;
   const radius = Math.min(width / 2 - CARRIED - 16, 80);
@@ -83,7 +83,7 @@ function processor({ rank, owner, place: [x, y] }) {
   );
 }
 
-// The shard of K and V that belongs to a processor, where it is now.
+// The shard of K and V that a processor owns, at its place in this step.
 function shard({ owner, rank, x, y, drag }) {
   const tip = { title: `K and V of ${owner}`, lines: [rank === owner ? "at home" : `visiting processor ${rank}`] };
   return h(
@@ -105,7 +105,7 @@ function shard({ owner, rank, x, y, drag }) {
   );
 }
 
-// Shard 0 begins at the top: where it is pulled to is the step.
+// The handle of shard 0, which begins at the top: its place on the circle is the step.
 function walk({ P, width, middle }) {
   const turn = (point) => Math.atan2(point.x - width / 2, middle - point.y) / (2 * Math.PI);
   return {
@@ -140,7 +140,7 @@ function panel({ trace, run, step, longest, x, y, width, side, clocks, words }) 
   );
 }
 
-// Whose the tokens are, from the first to the last: of 2 P stretches, or of the first 2 P tokens.
+// The owners of the tokens, from left to right: of 2 P stretches, or of the first 2 P tokens.
 function tokens({ trace, run, x, y, width, place }) {
   const unit = width / (2 * trace.P);
   return run.tokens.map((rank, at) => {
@@ -166,7 +166,7 @@ function tokens({ trace, run, x, y, width, place }) {
   });
 }
 
-// The blocks of scores: a row per processor, a column per owner of keys. Filled as far as the mask shows them.
+// The blocks of scores: a row per processor, a column per owner of keys. The filled share is what the mask shows.
 function square({ trace, run, step, x, y, side, place }) {
   const unit = side / trace.P;
   const blocks = run.steps.flatMap((ranks, s) =>
@@ -192,8 +192,7 @@ function square({ trace, run, step, x, y, side, place }) {
   ];
 }
 
-// One block, how far it is filled, and the number of its step: in a corner, or in the middle where there is no room
-// beside it.
+// One block with its filled share and the number of its step, which is in a corner, or in the middle of a small block.
 function block({ owner, scores, all, rank, s, step, x, y, unit }) {
   const [left, top] = [x + owner * unit, y + rank * unit];
   const share = scores / all;
@@ -228,7 +227,7 @@ function block({ owner, scores, all, rank, s, step, x, y, unit }) {
   };
 }
 
-// The time of each processor: it computes, then waits until the slowest of the step is done.
+// The time of each processor: it computes, then waits until the slowest one has done the step.
 function time({ trace, run, step, longest, x, y, width, place, words }) {
   const scale = (width - 20) / longest;
   const left = x + 20;

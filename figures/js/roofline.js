@@ -10,7 +10,7 @@ const INTENSITY = [0.4, 3e4]; // FLOPs per byte
 const RATE = [0.03e12, 3e16]; // FLOPs per second
 const LIST = 346; // width of the list
 const RADIUS = 11;
-const AWAY = 26; // of a mark from the roof
+const AWAY = 26; // distance of a mark from the roof
 
 export function draw({ trace, step, width }) {
   const wide = width >= WIDE;
@@ -118,7 +118,7 @@ function roof({ trace, chart, x, y }) {
   ];
 }
 
-// Standard marks hang below the roof, fused ones stand above it; a stalk leads to the point on it.
+// Marks of standard attention are below the roof, fused ones above it; a stalk leads to the point on the roof.
 function placed({ trace, marks, step, x, y }) {
   const places = trace.fused.map((one) => x(one.intensity));
   const drag = {
@@ -164,14 +164,14 @@ function placed({ trace, marks, step, x, y }) {
       }),
     );
   });
-  return [trailOf({ trace, step, x, y }), drawn.reverse()]; // over the stalks of those that stand higher
+  return [trailOf({ trace, step, x, y }), drawn.reverse()]; // a lower mark covers the stalks of higher ones
 }
 
-// The trail of the fused kernel: a dot for each of its tiles, and the queries of those before where there is room
-// beside the next; the list names the last.
+// The trail of the fused kernel: a dot for each size of its tiles. Earlier dots have their number of queries, if there
+// is room beside the next dot; the list has the last one.
 function trailOf({ trace, step, x, y }) {
   let [right, top] = [Infinity, -Infinity];
-  const longer = 48; // pixels of " queries", which the first that is named has
+  const longer = 48; // pixels of " queries", which only the first label has
   return trace.fused.slice(0, step).map((_, back) => {
     const at = step - 1 - back;
     const { Br, intensity, reach } = trace.fused[at];

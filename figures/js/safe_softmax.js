@@ -1,15 +1,15 @@
-// Three dtypes' windows above, with the cloud of scores to drag through them; softmax and every other shift below.
+// Above, the windows of three dtypes, and the scores to drag through them. Below, softmax, and each shift's outcome.
 
 import { h } from "./svg.js";
 import { digits, fits } from "./words.js";
 import { WIDE, at, label, rule } from "./marks.js";
 
-const LOW = -190; // of the axis of exponents
+const LOW = -190; // start of the axis of exponents
 const HIGH = 130;
 const LANE = 66; // height of a dtype's window
 const STRIP = 28; // height of a dtype's outcomes
 const BARS = 96; // height of a weight of 1
-const DOT = 10; // across
+const DOT = 10; // diameter of a dot
 
 const EXP = {
   n: { words: "a number", shape: { fill: "var(--P)", rx: DOT / 2 } },
@@ -21,7 +21,7 @@ const EXP = {
   i: { words: "∞", shape: { fill: "var(--wrong)", stroke: "var(--ink)", transform: "rotate(45)" } },
 };
 
-// The place of an outcome says it too: overflow in the upper half, underflow in the lower one.
+// The place of an outcome also tells it: overflow is in the upper half, underflow in the lower one.
 const OUTCOMES = {
   right: { from: 0, to: 1, short: "right", on: "var(--on-fast)", fill: "var(--fast)" },
   "digits lost": { from: 0, to: 1, short: "", fill: "var(--fast)", opacity: 0.3, few: true },
@@ -82,7 +82,7 @@ function lanesOf({ trace, state, width, wide }) {
   };
 }
 
-// The window of a dtype, and the cloud in it. x: the place of an exponent; back: the exponent of a place.
+// The window of a dtype with the scores. x: the place of an exponent; back: the exponent at a place.
 function laneOf({ trace, state, lane, x, back, wide, y }) {
   const { zero, inf } = lane.window;
   const chosen = lane.dtype === state.dtype;
@@ -110,7 +110,7 @@ function laneOf({ trace, state, lane, x, back, wide, y }) {
   );
 }
 
-// What exp is in a dtype, by exponent.
+// The kind of result that exp has in a dtype, by exponent.
 function zonesOf({ lane, x, y }) {
   const { zero, normal, inf } = lane.window;
   const zone = (key, from, to, words, look, said) => {
@@ -149,7 +149,7 @@ function zonesOf({ lane, x, y }) {
   ];
 }
 
-// The scores on a grip. Each dot follows the pointer that took it.
+// The scores on a grip. The dot that was taken follows the pointer.
 function cloudOf({ trace, state, lane, chosen, x, back, y }) {
   const kinds = lane.kinds[state.shift];
   const dragged = (score) => ({
@@ -182,7 +182,7 @@ function dot(kind, { key, x, y, tip, drag }) {
 
 const said = (value) => (typeof value === "number" ? digits(value) : value);
 
-// The weights, and where they cannot be drawn what they are.
+// The weights, and words for those that cannot be drawn.
 function barsOf({ trace, state, x, y, width }) {
   const [e, P, l, outcome] = [trace.e, trace.P, trace.l, trace.outcome].map((of) => of[state.shift]);
   const [left, top] = [x + 20, y + 28];
@@ -242,7 +242,7 @@ function barsOf({ trace, state, x, y, width }) {
   };
 }
 
-// Every shift at a glance: what softmax comes out as. The line is the shift, and can be dragged.
+// The outcome of softmax for every shift. The line is the shift, and can be dragged.
 function mapOf({ trace, state, x, y, width, legend }) {
   const last = trace.outcome.length - 1;
   const left = x + 68;
@@ -320,7 +320,7 @@ function shiftLine({ shift, x, top, floor, drag }) {
   );
 }
 
-// The middle of words in a box: its own, or where a line would cross them, beside the line, on the side with room.
+// The middle of words in a box: the middle of the box, or beside the line if the line would cross the words.
 function beside({ x, width, line, half }) {
   const middle = x + width / 2;
   const moved = line > middle ? line - half : line + half;

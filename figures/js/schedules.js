@@ -7,7 +7,7 @@ import { WIDE, at, knob, label, lines, rule, tile } from "./marks.js";
 
 const LANES = 9; // the most programs that there can be
 const LANE = 25;
-const ROW = 24; // of a chart
+const ROW = 24; // height of a row of a chart
 const NAMES = 138; // room for the names of the orders
 const letter = (head) => "ABCDEFGH"[head];
 
@@ -58,7 +58,7 @@ function headOf({ trace, step, width, wide }) {
 
 const runs = ({ start, blocks }, time) => start <= time && time < start + blocks;
 
-// The place of a program, dashed where there is none.
+// The lane of a program, dashed if there is no such program.
 function laneOf(program, { trace, wide, left, top, unit }) {
   const y = top + program * LANE;
   const there = program < trace.programs;
@@ -87,7 +87,7 @@ function idleOf(program, { trace, top, unit, place }) {
   return idle > 0 && h("g", { key: `idle ${program}`, tip }, h("rect", { ...box, fill: "url(#stored)" }));
 }
 
-// How long that is, over all lines.
+// The length of that time in words, drawn over all lines.
 function idleWords(program, { trace, top, unit, place }) {
   const { end, idle } = endOf(program, trace);
   const words = `idle ${idle}`;
@@ -127,7 +127,7 @@ function tileOf(one, { trace, step, top, unit, place }) {
   });
 }
 
-// Where all programs would end if none were idle.
+// The time at which all programs would end if none were idle.
 function meanOf({ trace, top, bottom, place, width }) {
   const x = place(trace.mean);
   const after = x < width / 2;
@@ -179,7 +179,7 @@ function clockOf({ step, left, top, bottom, unit, place }) {
   ];
 }
 
-// The lower edge of the lanes: pulled down, there is one program more.
+// The lower edge of the lanes, to pull: down for more programs.
 function edgeOf({ trace, left, top }) {
   const y = top + trace.programs * LANE;
   return [
@@ -203,8 +203,8 @@ function edgeOf({ trace, left, top }) {
   ];
 }
 
-// A chart with a row per order. rows: {name, parts: [{value, color}], words, tips}; limit: {value, words}; named: does
-// it say the names of the orders?
+// A chart with a row per order. rows: {name, parts: [{value, color}], words, tips}; limit: {value, words}; named:
+// whether it has the names of the orders.
 function chart({ key, title, rows, most, limit, named, chosen, code }, { x, y, width }) {
   const scale = (width - 140) / most; // the rest is for words at the ends of bars
   const left = named ? 0 : x;

@@ -1,4 +1,4 @@
-// Two ways under one clock: in each, slow memory on the left, fast memory on the right, and the same bytes in flight.
+// Two ways under one clock. Each has slow memory on the left, fast memory on the right, and as many bytes in each step.
 
 import { h } from "./svg.js";
 import { amount, fits } from "./words.js";
@@ -7,8 +7,8 @@ import { WIDE, bars, label, legend, memoryBox, slot, tile } from "./marks.js";
 const HEAD = 62; // height of a panel's title, meter and status
 const NAME = 20; // height of a matrix's name
 const PAD = 10;
-const GAP = 44; // between the memories
-const ROW = 16; // of the bill
+const GAP = 44; // room between the memories
+const ROW = 16; // height of a row of the bill
 const SQUARES = ["S", "S_masked", "P", "P_dropped", "Z"];
 const TENSORS = ["Q", "K", "V", "O", ...SQUARES];
 const WORDS = { S_masked: "S masked", P_dropped: "P dropped", Z: "Z" };
@@ -80,7 +80,7 @@ function panel({ trace, run, at, x, y, across, unit, clock, most, bill }) {
   );
 }
 
-// The parts of lines that were moved between two readings of the clock: each from one share of its rows to another.
+// The parts of lines that moved between two readings of the clock, each as two shares of its rows: from and to.
 function piecesOf(run, from, to) {
   return run.lines
     .filter((one) => overlap(one, from, to) > 0)
@@ -98,7 +98,7 @@ const overlap = (line, from, to) => Math.max(0, Math.min(to, line.moved) - Math.
 const widthOf = (trace, name, unit) => (thin(name) ? (unit * trace.d) / trace.N : name === "Z" ? unit / 2 : unit);
 const whole = (trace, name) => (thin(name) ? 2 * trace.N * trace.d : trace.N ** 2 * (name === "Z" ? 1 : 2));
 
-// Where both memories, the matrices in the slow one and the slots of the fast one are.
+// The places of both memories, of the matrices in slow memory and of the slots in fast memory.
 function layout({ x, y, unit }) {
   const high = 2 * (unit + NAME) + 2 * PAD;
   const slow = { x: x + 1, y, width: 3 * unit + 4 * PAD, height: high };
@@ -125,10 +125,10 @@ function layout({ x, y, unit }) {
 function meter({ run, key, x, y, across, moved, most, trace, clock }) {
   const reach = (bytes) => (bytes / most) * across;
   const squares = run.lines.reduce((sum, one) => sum + (SQUARES.includes(one.name) ? overlap(one, 0, clock) : 0), 0);
-  const ended = moved === run.moved; // until then its total is the reader's to guess
+  const ended = moved === run.moved; // its total is hidden until then, for readers to guess
   const drag = {
     field: "step",
-    name: run === trace.runs[0] ? "bytes moved" : undefined, // both meters are one clock
+    name: run === trace.runs[0] ? "bytes moved" : undefined, // both meters are one clock, and one is its handle
     to: (point) => ({ step: ((point.x - x) / across) * (most / trace.step) }),
   };
   const tip = {
@@ -186,7 +186,7 @@ function status({ run, now, ended, clock, x, y, across }) {
   });
 }
 
-// A matrix in slow memory: as much of it as is there; an empty place where this way never puts one.
+// A matrix in slow memory, as far as it is stored; an empty place if this way never stores it.
 function matrix({ run, name, key, place, unit, trace, part }) {
   const [x, y] = place.home(name);
   const width = widthOf(trace, name, unit);
@@ -275,9 +275,9 @@ function fastTiles({ run, key, place, unit, trace, now, ended, clock, pieces }) 
   return h("g", { key: key("held") }, tiles, band);
 }
 
-// Rows on their way: from slow memory to fast, or back.
+// Rows that move from slow memory to fast memory, or back.
 function flying({ line, from, to, key, place, unit, trace }) {
-  if (line.name === "lse") return null; // one number per row: too thin to be seen
+  if (line.name === "lse") return null; // one number per row is too thin to be seen
   const [first, last] = line.rows;
   const row = (share) => ((first + share * (last - first)) * unit) / trace.N;
   const [hx, hy] = place.home(line.name);
@@ -366,7 +366,7 @@ function billOf({ trace, run, at, x, y, across, clock, bill }) {
   ];
 }
 
-// What is counted here for the whole run, and what the paper says where it has the same mask and dropout.
+// The bytes counted here for the whole run, and those of the paper, if its run had the same mask and dropout.
 function foot({ run, papers, x, y, across }) {
   const [gigabytes, milliseconds] = run.paper;
   const title = "forward and backward, 16 heads, batch of 64:";

@@ -3,7 +3,7 @@
 
 export const clockOf = (controls) => controls.find((control) => control.kind === "clock")?.field;
 
-// The name under which the numbers of a state are kept: all its fields but the clock.
+// The key of the numbers of a state: all its fields but the clock.
 export function keyOf(controls, state) {
   return JSON.stringify(controls.filter((control) => control.kind !== "clock").map((control) => state[control.field]));
 }
@@ -20,7 +20,7 @@ export function python(name, state) {
   return `figures.${name}.explore(figures.${name}.State(${fields.join(", ")}))`;
 }
 
-// The part of an address behind #, and back. What the controls do not offer is left out.
+// The part of an address after # for a state, and the state for such a part, without values that no control offers.
 export function toHash(name, state) {
   return `#${name}?${new URLSearchParams(Object.entries(state).map(([field, value]) => [field, String(value)]))}`;
 }
@@ -41,7 +41,7 @@ export function fromHash(name, controls, hash) {
 // The numbers that figures/page.py packed: {key: JSON}.
 export async function unpacked(text) {
   const raw = atob(text);
-  const bytes = new Uint8Array(raw.length).map((_, at) => raw.charCodeAt(at)); // from() takes several times as long
+  const bytes = new Uint8Array(raw.length).map((_, at) => raw.charCodeAt(at)); // from() is several times slower
   const lines = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return Object.fromEntries((await new Response(lines).text()).split("\n").map((line) => line.split("\t")));
 }

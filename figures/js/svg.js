@@ -1,13 +1,13 @@
 // A drawing is a tree of plain nodes: a pure function makes it, `patch` puts it on the page, `markup` writes it down.
-// A node with a key stays the same element from one drawing to the next, so that it can travel.
+// A node with a key stays the same element from one drawing to the next, so that its changes can be animated.
 
 // Return a node. Attributes with a meaning of their own: key; tip (what pointing at it shows: {title, lines, code});
-// drag (how it holds a value, as hands.js says); from (attributes with which it enters when the clock goes on).
+// drag (how readers pull it: see hands.js); from (the first attributes of a new element when the clock goes on).
 export function h(tag, attributes = {}, ...children) {
   return { tag, attributes, children: gathered(children, []) };
 }
 
-// All that is there, however deep in lists it is.
+// All children of nested lists, without null, undefined and false.
 function gathered(children, kept) {
   for (const child of children) {
     if (Array.isArray(child)) gathered(child, kept);
@@ -17,23 +17,23 @@ function gathered(children, kept) {
 }
 
 const SPECIAL = new Set(["key", "tip", "drag", "from"]);
-const MEMORY = Symbol("memory"); // of a child: {key, shown, tip, drag}; a property is found sooner than in a WeakMap
+const MEMORY = Symbol("memory"); // of an element: {key, shown, tip, drag}; a property is faster than a WeakMap
 
 // The tip and the drag of an element that `patch` made.
 export const about = (element) => element?.[MEMORY] ?? {};
 
-// Make the children of an element those of a drawing. forward: has the clock gone on, so that what enters travels?
+// Make the children of an element those of a drawing. forward: the clock has gone on, so new elements move in.
 export function patch(parent, nodes, forward, namespace = "http://www.w3.org/2000/svg") {
-  const entering = forward ? [] : null; // with where they are going
+  const entering = forward ? [] : null; // new elements with their nodes, the ends of their ways
   update(parent, nodes, namespace, entering);
   if (!entering?.length) return;
-  void getComputedStyle(entering.at(-1)[0]).opacity; // their start counts now, without a layout; from here they travel
+  void getComputedStyle(entering.at(-1)[0]).opacity; // fixes their starts without a layout; then they move
   for (const [element, node] of entering) assign(element, node.attributes);
 }
 
 function update(parent, nodes, namespace, entering) {
-  if (nodes.length === 0 && parent.firstChild === null) return; // as in most marks
-  let last = null; // of the children that are in their places
+  if (nodes.length === 0 && parent.firstChild === null) return; // as for most marks
+  let last = null; // the last child that is in its place
   let others = null; // the children after it by key, as soon as one is not in its place
   const next = () => (last === null ? parent.firstChild : last.nextSibling);
   const keys = keysOf(nodes);
@@ -59,7 +59,7 @@ function update(parent, nodes, namespace, entering) {
   else for (const child of others.values()) child.remove();
 }
 
-// The names of siblings: the key; without one, the tag and which of these it is. No element has the name of letters.
+// The names of siblings: the key, or else the tag with a number. No element is named as text is.
 function keysOf(nodes) {
   const counts = {};
   return nodes.map((node) => {
@@ -70,10 +70,10 @@ function keysOf(nodes) {
   });
 }
 
-// Is this child the one of a node? (Letters have no tag and no name.)
+// Whether this child is that of a node. (Text has no tag and no name.)
 const shows = (child, node, key) => about(child).key === key && child.localName === node.tag;
 
-// The children from one on that are wanted, by key. The others go at once, so that none need move aside.
+// The children from ``first`` on whose keys are wanted, by key. All others are removed now, so that none has to move.
 function kept(first, wanted) {
   const found = new Map();
   for (let child = first; child !== null; ) {
@@ -116,7 +116,7 @@ function plain(attributes) {
   return kept;
 }
 
-// A tip as one sentence after the other.
+// A tip as text: one sentence after the other.
 export function said(tip) {
   return [tip.title, ...(tip.lines ?? []), tip.code].filter(Boolean).join(". ");
 }

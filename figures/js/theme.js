@@ -1,4 +1,4 @@
-// Light or dark, as JupyterLab, the page or the system has it, now and whenever that changes. (A page may say "auto".)
+// Light or dark, as in JupyterLab, the page or the system, now and after each change. (A page may say "auto".)
 export function wearing(whole) {
   const system = matchMedia("(prefers-color-scheme: dark)");
   const dress = () => {

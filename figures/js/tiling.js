@@ -22,7 +22,7 @@ export function draw({ trace, state, step, width, brief = false }) {
   const space = 28;
   const panelWidth = wide ? Math.min((width - space * (count - 1)) / count, 420) : width;
   const side = wide ? Math.min(panelWidth - 2 * (STRIP + GAP), 210) : Math.min(width * (brief ? 0.24 : 0.42), 220);
-  const beside = brief && !wide ? side + 2 * STRIP + 3 * GAP + 14 : 0; // where words begin
+  const beside = brief && !wide ? side + 2 * STRIP + 3 * GAP + 14 : 0; // the left edge of the words
   const titles = trace.runs.map((run) => titleOf(run.name, panelWidth - beside));
   const head = HEAD + (Math.max(...titles.map((rows) => rows.length)) - 1) * 1.2 * TITLE;
   const rest = wide ? ABOVE + side + 46 + FAST + 30 + BILL : Math.max(ABOVE + side + 24, 22 + FAST + 30 + BILL) + 22;
@@ -62,7 +62,7 @@ export function draw({ trace, state, step, width, brief = false }) {
   return { height: bottom + (wide ? 14 : 74), nodes: [panels, notes] };
 }
 
-// A title in lines, the first up to its colon.
+// A title in lines. The first line ends at its colon.
 function titleOf(name, width) {
   const space = 0.9 * width; // it is bold
   return fits(name, space, TITLE) ? [name] : name.split(/(?<=:) /).flatMap((part) => wrapped(part, space, TITLE));
@@ -101,7 +101,7 @@ function panel({ trace, run, title, at, x, y: above, head, width, side, wide, br
     ? { x: x + 1, y: top + side + 46, width: width - 2 }
     : { x: right, y: y + 22, width: x + width - right - 2 };
   const inside = packed(trace, ended ? [] : (now?.resident ?? []), fast);
-  // Where a stored tile begins its way; nowhere if fast memory is not drawn.
+  // The place from which a stored tile moves; none if fast memory is not drawn.
   const from = (name) => (brief ? undefined : (inside.tiles.find(({ letter }) => letter === name) ?? fast));
   return h(
     "g",
@@ -147,7 +147,7 @@ function grips({ trace, run, state, left, top, side, place }) {
   return edges({ key: place("edge"), x: left, y: top, unit, Br: state.Br, Bc, named: run === trace.runs.at(-1) });
 }
 
-// A run's title, the bytes that it has moved of all of its bytes, and where it is. below: whether its status has a line
+// A run's title, the bytes that it has moved out of all its bytes, and its status. below: whether the status has a line
 // of its own.
 function progress({ trace, run, title, now, ended, x, above, y, width, place, below }) {
   const longest = Math.max(...trace.runs.map((one) => one.moved));
@@ -175,7 +175,7 @@ function progress({ trace, run, title, now, ended, x, above, y, width, place, be
   ];
 }
 
-// Where a run is, in words, the longest first.
+// The status of a run in words, in several lengths, the longest first.
 function status(run, now, ended) {
   if (ended) return ["done", ""];
   if (!now) return ["not begun", ""];
@@ -185,7 +185,7 @@ function status(run, now, ended) {
 }
 
 // The tiles of a thin tensor, each with the number of times that it was loaded (O: stored). Each store gives a tile of
-// O a new key, so that it comes from fast memory again.
+// O a new key, so that it moves in from fast memory again.
 function strip({ run, name, done, now, ended, box, place, from }) {
   const kind = name === "O" ? "store" : "load";
   const passed = by(
@@ -303,7 +303,7 @@ function packed(trace, resident, fast) {
   return { tiles, used: resident.reduce((sum, [, bytes]) => sum + bytes, 0) };
 }
 
-// box: the place of a line's tile in slow memory. Each load gives a tile a new key, so that it comes from there again.
+// box: the place of a line's tile in slow memory. Each load gives a tile a new key, so that it moves in from there.
 function fastMemory({ trace, inside, fast, place, done, box }) {
   const over = inside.used > trace.sram;
   const beside = `${room(inside.used)} of ${room(trace.sram)}`;

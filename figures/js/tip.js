@@ -1,4 +1,4 @@
-// What pointing shows, by mouse, by touch and by keyboard: arrows go to the nearest mark in their direction.
+// The tips of marks, by mouse, touch and keyboard: arrow keys go to the nearest mark in their direction.
 
 import { about } from "./svg.js";
 
@@ -35,7 +35,7 @@ export function pointing(svg, box) {
   svg.addEventListener("focusin", (event) => show(marked(event)));
   svg.addEventListener("focusout", () => show(null));
   svg.addEventListener("keydown", (event) => {
-    if (event.defaultPrevented) return; // a hand has turned something
+    if (event.defaultPrevented) return; // hands.js has handled the key
     if (event.key === "Escape") {
       show(null);
       svg.focus();
@@ -49,7 +49,7 @@ export function pointing(svg, box) {
   return { refresh: () => show(here?.isConnected ? here : null), hide: () => show(null) };
 }
 
-// The mark nearest in a direction; the first of all where none has the focus.
+// The nearest mark in a direction, or the first mark if none has the focus.
 function beside(svg, mark, [x, y]) {
   if (!mark) return svg.querySelector(MARKS);
   const middle = (element) => {

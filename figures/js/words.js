@@ -34,17 +34,17 @@ export function digits(value, count = 4) {
   return words.replaceAll("-", "−");
 }
 
-// A count with commas between its thousands. (A number's own toLocaleString looks the language up each time: 10 us.)
+// A count with commas between its thousands. (Number.toLocaleString looks up the language each time: 10 us.)
 const GROUPS = new Intl.NumberFormat("en");
 export const grouped = (count) => GROUPS.format(count);
 
 // 1 time, 2 times.
 export const times = (count, thing = "time") => `${grouped(count)} ${thing}${count === 1 ? "" : "s"}`;
 
-// Whether the longest text fits into a width, at a size in pixels. A point is half as wide as a digit.
+// Whether a text fits into a width, at a size in pixels. A point is half as wide as a digit.
 export const fits = (text, width, size) => (text.length - text.split(".").length / 2 + 0.5) * size * 0.58 <= width;
 
-// A sentence as [words, field] of each piece: [128 keys](N) is a number of the control N, other words have no field.
+// The pieces of a sentence as [words, field]: [128 keys](N) is a number of the control N, other words have no field.
 export function pieces(sentence) {
   const found = sentence.split(/\[([^\]]*)\]\((\w+)\)/); // words, number, field, words, number, field, ..., words
   return found.flatMap((words, at) => (at % 3 === 2 || !words ? [] : [[words, at % 3 ? found[at + 1] : undefined]]));

@@ -31,7 +31,7 @@ def attention(
             the whole computation runs in it, so float64 inputs give the reference and others "the plain computation".
         mask: from ``masks``, or a boolean array broadcastable to [..., Nq, Nk], True where a key is seen; full if None.
         score: what happens to a scaled score before the mask, from ``scores``; nothing if None.
-        sink: score of a key beside all others whose value is 0; none if None. lse counts it.
+        sink: score of one extra key whose value is 0; lse includes it. No sink if None.
         scale: factor on the scores, 1/sqrt(d) if None.
         return_lse: also return the log-sum-exp of each row of scores [..., Nq], in natural logarithms.
 
@@ -73,7 +73,7 @@ def weights(
     if function is not None:
         S = function.apply(S, slice(0, Nq), slice(0, Nk), (Nq, Nk))  # [..., Nq, Nk]
     if mask is not None:
-        S = np.where(_seen(mask, S.shape), S, -np.inf)
+        S = np.where(_seen(mask, S.shape), S, -np.inf)  # [..., Nq, Nk]
     sink = sink_of(sink, Q.dtype)
     m = S.max(-1, initial=sink)  # [..., Nq]
     m_safe = np.where(m == -np.inf, 0, m)  # [..., Nq]   a row that sees no key
@@ -112,7 +112,7 @@ def attention_backward(
     dS = P * (dP - (P * dP).sum(-1, keepdims=True))  # [..., Nq, Nk]
     function = as_score(score)
     if function is not None:
-        S, (Nq, Nk) = Q @ K.swapaxes(-1, -2) * scale, P.shape[-2:]
+        S, (Nq, Nk) = Q @ K.swapaxes(-1, -2) * scale, P.shape[-2:]  # [..., Nq, Nk]
         dS = dS * function.slope(S, slice(0, Nq), slice(0, Nk), (Nq, Nk))  # [..., Nq, Nk]
     dQ = scale * (dS @ K)  # [..., Nq, d]
     dK = scale * (dS.swapaxes(-1, -2) @ Q)  # [..., Nk, d]

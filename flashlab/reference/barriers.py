@@ -1,7 +1,7 @@
 """The smallest pipeline: one program has blocks copied, another multiplies them, and barriers keep them in order.
 
 It computes X^T X as the sum of X_g^T X_g over blocks X_g of X. Step g uses stage g % stages, and is the
-(g // stages)-th to use it, counted from 0. Shared memory holds no more than its stages.
+(g // stages)-th to use it, counted from 0. Shared memory holds nothing but these stages.
 """
 
 from collections.abc import Callable, Generator, Sequence
@@ -21,16 +21,15 @@ class Ring(NamedTuple):
     """Stages of shared memory, and for each the two barriers that guard it."""
 
     X: list[Buffer]  # [rows, d] each
-    full: list[Barrier]  # its phase is over when the bytes of a step have come
-    empty: list[Barrier]  # its phase is over when the step has been read
+    full: list[Barrier]  # its phase ends when the bytes of a step have arrived
+    empty: list[Barrier]  # its phase ends when the step has been read
 
 
 @check_arguments()
 def ring(stages: int, shape: tuple[int, int], dtype: DTypeLike) -> Ring:
     """Return a ``Ring`` of empty buffers and of barriers in their first phase."""
-    names = range(stages)
-    full, empty = ([Barrier(f"{name}[{s}]", count=1) for s in names] for name in ("full", "empty"))
-    return Ring([Buffer(f"X[{s}]", shape, dtype) for s in names], full, empty)
+    full, empty = ([Barrier(f"{name}[{s}]", count=1) for s in range(stages)] for name in ("full", "empty"))
+    return Ring([Buffer(f"X[{s}]", shape, dtype) for s in range(stages)], full, empty)
 
 
 def produce(ring: Ring, blocks: Sequence[np.ndarray]) -> Generator[object, Any, None]:
@@ -60,7 +59,7 @@ def gram(
     """Return X^T X [d, d] and the cycles that it took.
 
     Args:
-        X: [N, d], cut into blocks of ``rows``, which must divide N. stages: of shared memory.
+        X: [N, d], cut into blocks of ``rows``, which must divide N. stages: the number of stages of shared memory.
         produce, consume: the two programs.
 
     Raises:

@@ -18,8 +18,8 @@ from flashlab.reference import tiling
 def formula(M: int, d: int) -> tuple[int, int]:
     """Return the paper's tile sizes (Br, Bc) for a fast memory of M elements and head dimension d.
 
-    Bc = ceil(M / 4d) makes each of the four tiles Q_i, K_j, V_j, O_i about a quarter of M; Br is at most d, so that the
-    tile of scores stays below M / 4 as well. Nothing holds the five together below M.
+    Bc = ceil(M / 4d) makes K_j and V_j about a quarter of M each, and Q_i and O_i no larger. Br is at most d, so that
+    the tile of scores is about a quarter of M at most, too. The five together may exceed M.
 
     Raises: ValueError for a memory or a head without elements. Source: FlashAttention, Algorithm 1, line 1.
     """
@@ -64,7 +64,7 @@ def peak(Br: int, Bc: int, d: int, dtype: DTypeLike = np.float16, sram_bytes: fl
 def largest(sram_bytes: float, d: int, dtype: DTypeLike = np.float16, step: int = 16) -> int:
     """Return the largest B, a multiple of ``step``, whose tiles of B x B run in a fast memory of ``sram_bytes``.
 
-    It is found by trying. Raises: ValueError where not even one step fits, or for a memory above 2^27 bytes.
+    It tries one B after another. Raises: ValueError where not even one step fits, or for a memory above 2^27 bytes.
     """
     B = 0
     while _runs(B + step, d, dtype, sram_bytes):
@@ -84,7 +84,7 @@ def _runs(B: int, d: int, dtype: DTypeLike, sram_bytes: float) -> bool:
 
 
 class Clocks(NamedTuple):
-    """Two things that a card does side by side, in seconds; the slower one decides."""
+    """The seconds that a card needs for bytes and for arithmetic, which it does side by side; the larger decides."""
 
     bytes: float
     arithmetic: float

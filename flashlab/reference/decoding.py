@@ -147,18 +147,19 @@ def traffic(
 
 @check_arguments(N=0, worth=(0, 1))
 def splits(programs: int, N: int, *, slots: int, Bc: int = 64, worth: float = 0.95) -> int:
-    """Return the number of parts into which to split N keys, where there are ``programs`` without a split.
+    """Return the number of parts into which to split N keys.
 
-    slots: how many programs the card runs at once. With S parts there are w = programs * S / slots waves of programs,
-    and the last one is as long as any other, so w / ceil(w) of the card's time is used. The rule: the fewest parts that
-    reach ``worth`` of the best share, at least one tile of Bc keys each. Fewer parts leave less to merge.
+    programs: how many there are without a split; slots: how many the card runs at once. With S parts there are
+    w = programs * S / slots waves of programs, and the last one is as long as any other, so w / ceil(w) of the card's
+    time is used. The rule: the fewest parts that reach ``worth`` of the best share, at least one tile of Bc keys each.
+    Fewer parts leave less to merge.
 
     Source: ``num_splits_heuristic`` of FlashAttention, where ``worth`` is 0.85. It has two exceptions: it does not
     split where programs fill 80 % of the card, nor up to four tiles.
     """
     most = max(1, count(N, Bc))
     shares = [share(programs * S, slots) for S in range(1, most + 1)]
-    return next(S for S, it in enumerate(shares, 1) if it >= worth * max(shares))
+    return next(S for S, value in enumerate(shares, 1) if value >= worth * max(shares))
 
 
 @check_arguments()
@@ -196,8 +197,8 @@ def plan(card: Card, B: int, Hk: int, N: int, S: int, *, g: int = 8, d: int = 12
 def weights(lse_s: np.ndarray, *, wrong: bool = False) -> np.ndarray:
     """Return the weight of each part [S] in the merge, e^(lse_s - lse), from their lse [S] in natural logarithms.
 
-    wrong: take logarithms of base 2 for natural ones, as happens where one kernel returns these and another merges
-    those. Each part's mass is raised to the power 1 / ln 2 = 1.44: the weights still add up to 1.
+    wrong: merge logarithms of base 2 as if they were natural, as happens where one kernel returns the former and the
+    next expects the latter. Each part's mass is raised to the power 1 / ln 2 = 1.44; the weights still add up to 1.
     """
     if lse_s.ndim != 1:
         raise ValueError(f"expected lse_s [S], got {lse_s.shape}")
@@ -223,12 +224,12 @@ def intensity(g: int, n: int = 1, *, itemsize: int = 2, distinct: int = 2) -> fl
 def _prepare(
     Q: np.ndarray, K: np.ndarray, V: np.ndarray, size: int, Bc: int, mask: Any, scale: float | None, memory: Memory
 ) -> tuple[Mask, np.floating]:
-    """Check the inputs, put them into ``memory`` beside NaN for what is to be computed, and return mask and scale."""
+    """Check the inputs, put them into ``memory``, reserve room for the results, and return mask and scale."""
     if Q.ndim != 3 or K.ndim != 2 or V.ndim != 2 or Q.shape[2] != K.shape[1] or len(K) != len(V):
         raise ValueError(f"expected Q [g, n, d], K [N, d], V [N, dv], got {Q.shape}, {K.shape}, {V.shape}")
     one_dtype(Q=Q, K=K, V=V)
     (g, n, d), dv = Q.shape, V.shape[1]
-    dtype = np.result_type(Q.dtype, np.float32)  # of arithmetic
+    dtype = np.result_type(Q.dtype, np.float32)  # the dtype of the arithmetic
     memory.place(Q=Q, K=K, V=V)
     memory.reserve("O_s", (count(len(K), size), g, n, dv), dtype)
     memory.reserve("lse_s", (count(len(K), size), g, n), dtype)

@@ -1,4 +1,4 @@
-"""The dtype of the arrays of a call: one, and floating. Of integers, results and even the scale would be rounded."""
+"""All arrays of a call have one floating dtype: with integers, the results and even the scale would be rounded."""
 
 import numpy as np
 

@@ -127,7 +127,7 @@ def hadamard(X: np.ndarray) -> np.ndarray:
     """Return X times the Hadamard matrix of entries ±1 / sqrt(d), along the last axis, in d log2(d) additions per row.
 
     X: [..., d]. Where d is no power of two, zeros fill the row up to the next one, and the result is that wide. The
-    matrix is orthogonal and symmetric: products of two rows stay what they are, and twice is the identity.
+    matrix is orthogonal and symmetric: it keeps the product of any two rows, and it is its own inverse.
     """
     one_dtype(X=X)
     if X.ndim < 1:
@@ -184,9 +184,9 @@ class TensorCore(NamedTuple):
 
     One instruction multiplies ``terms`` pairs and adds the products to the accumulator, exactly; what lies more than
     ``bits`` below the sum's leading bit is cut off. Every ``flush`` terms the accumulator goes to float32 registers,
-    where it is added without that loss, and starts from zero: two-level accumulation. None: it never does.
+    where it is added without that loss, and starts from zero: two-level accumulation. With None it never goes there.
 
-    None of this is documented by NVIDIA: 13 bits comes from measurements, the truncation order is a simplification.
+    NVIDIA documents none of this: the 13 bits come from measurements, and the order of truncation is a simplification.
     """
 
     bits: int = 13
@@ -197,11 +197,11 @@ class TensorCore(NamedTuple):
         """Return C [M, n] + A [M, k] @ B [k, n]."""
         check_fields(self, bits=0)
         if self.flush is not None and self.flush % self.terms:
-            raise ValueError(f"an instruction takes {self.terms} terms: flush after a multiple, got {self.flush}")
+            raise ValueError(f"flush must be a multiple of the {self.terms} terms of an instruction, got {self.flush}")
         total, sums = (C, np.zeros_like(C)) if self.flush else (np.zeros_like(C), C)
         for start in range(0, A.shape[-1], self.terms):
-            there = slice(start, start + self.terms)
-            sums = cut(sums + A[:, there] @ B[there], self.bits)  # [M, n]
+            part = slice(start, start + self.terms)
+            sums = cut(sums + A[:, part] @ B[part], self.bits)  # [M, n]
             if self.flush and (start + self.terms) % self.flush == 0:
                 total, sums = total + sums, np.zeros_like(C)
         return total + sums
@@ -232,8 +232,8 @@ def attention(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compute attention of one head in 8 bits, a tile of Bc keys at a time.
 
-    Weights are rounded to the kind of V before the product with V. The largest of a row so far is then ``largest``
-    instead of 1: the factor is in O and in l, so it cancels.
+    Weights are rounded to the kind of V before the product with V. They are raised first, so that the largest weight of
+    a row so far is ``largest`` instead of 1. O and l have the same factor, which cancels.
 
     Args:
         Q: [Nq, d]; K: [Nk, d]; V: [Nk, dv], as ``quantise`` returns them. V has one scale per tile at most.
@@ -245,7 +245,7 @@ def attention(
         O [Nq, dv] and lse [Nq], in the dtype of the arithmetic, which is that of the numbers.
 
     Raises:
-        ValueError: the scale of V changes within a tile.
+        ValueError: shapes that do not match, or a scale of V that changes within a tile.
     """
     (Nq, d), Nk = Q.numbers.shape, len(K.numbers)
     if K.numbers.shape != (Nk, d) or len(V.numbers) != Nk:

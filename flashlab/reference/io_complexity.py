@@ -1,4 +1,4 @@
-"""The growth of traffic with N, d and M, counted and fitted, and the growth of memory, which is another matter.
+"""The growth of traffic with N, d and M, counted and fitted; and the growth of the memory that attention needs.
 
 ``M`` is the size of the fast memory in elements, as in the paper. Elements are counted, not bytes: all tensors are in
 float32 here, and the counts are the same in any dtype.
@@ -27,7 +27,7 @@ def standard(N: int, d: int) -> int:
 def fused(N: int, d: int, M: int) -> int:
     """Count the elements that FlashAttention moves forward with the paper's tiles for M: Theta(N^2 d^2 / M).
 
-    Source: FlashAttention, Algorithm 1 and theorem 2, which wants d <= M <= N d.
+    Source: FlashAttention, Algorithm 1 and theorem 2, which assumes d <= M <= N d.
     """
     Br, Bc = block_size.formula(M, d)
     memory = Memory()
@@ -40,7 +40,7 @@ def predicted(N: int, d: int, M: int) -> int:
     """Predict what ``fused`` counts for Q, K, V and O, without running it: N d (3 Tc + 1) elements.
 
     K and V are read once, Q is read and O written for each of the Tc tiles of keys, and O is read for all but the
-    first. It leaves out lse, 1 / d of that or less.
+    first. It leaves out lse, at most 1 / d of the result.
     """
     check_whole("N", N, 0)
     _, Bc = block_size.formula(M, d)
@@ -74,9 +74,9 @@ def fit(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> Fit
 def crossover(N: int, M: int, step: int = 4) -> int:
     """Return the smallest head dimension, a multiple of ``step``, at which ``fused`` moves no less than ``standard``.
 
-    Between 4 N^2 and 12 N^2 d^2 / M, which lead both counts, it is where d^2 = M / 3. Raises ValueError for one token,
-    for which ``fused`` moves less with any d: 4 d elements and no square. With more, and from d = M / 4 on, a tile has
-    one key, and all of Q and O moves for each.
+    The leading terms of the counts, 4 N^2 and 12 N^2 d^2 / M, are equal where d^2 = M / 3. Raises ValueError for one
+    token: there ``fused`` moves less with any d, 4 d elements and no square. With more tokens there is a crossover:
+    from d = M / 4 on, a tile has one key, and all of Q and O moves for each key.
     """
     low, high = 0, step
     while fused(N, high, M) < standard(N, high):
@@ -92,7 +92,7 @@ class Need(NamedTuple):
 
     thin: int  # tensors of N x d: Q, K, V, O; in training also their gradients
     rows: int  # one float32 number per row: lse; in training also delta
-    square: int  # N x N: S, in which P takes its place; in training P and dP, in which dS takes its place
+    square: int  # N x N: S, which P overwrites; in training P, and dP, which dS overwrites
 
     @property
     def total(self) -> int:

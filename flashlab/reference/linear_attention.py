@@ -70,7 +70,7 @@ def chunked(
     memory, (d, dv) = Memory(record=False) if memory is None else memory, (Q.shape[1], V.shape[1])
     if start is not None and start.shape != (d, dv):
         raise ValueError(f"start must be a state [d, dv] = {(d, dv)}, got {start.shape}")
-    wide = np.result_type(Q.dtype, np.float32)  # of arithmetic
+    wide = np.result_type(Q.dtype, np.float32)  # the dtype of the arithmetic
     memory.place(Q=Q, K=K, V=V, KV=np.zeros((d, dv), wide) if start is None else start.astype(wide))
     memory.reserve("O", V.shape, Q.dtype)
     with memory.kernel("head"):
@@ -90,8 +90,8 @@ def step(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the output O_i [C, dv] of a chunk, and the state KV [d, dv] after it.
 
-    KV is the state before the chunk. Query r of the chunk is r + 1 tokens past it, and key r is C - 1 - r tokens before
-    the chunk's end.
+    KV is the state before the chunk. Query r of the chunk is r + 1 tokens after the last token of that state, and key r
+    is C - 1 - r tokens before the last one of the chunk.
     """
     _check(Q_i, K_i, V_i)
     if KV.shape != (Q_i.shape[1], V_i.shape[1]):
@@ -149,8 +149,11 @@ def powers(decay: float, n: int | np.ndarray, dtype: DTypeLike) -> np.ndarray:
 
 @check_arguments(N=0)
 def flops(N: int, d: int, C: int, *, dv: int | None = None) -> int:
-    """Return the FLOPs of the matrix products of ``chunked``: c² (d + dv) within a chunk of c, 2 c d dv with the state,
-    twice each. For C that divides N and dv = d that is 4 N d (C + d)."""
+    """Return the FLOPs of the matrix products of ``chunked``.
+
+    A chunk of c tokens has c² (d + dv) multiply-adds of its own and 2 c d dv with the state, two FLOPs each. For C that
+    divides N and dv = d that is 4 N d (C + d).
+    """
     dv = d if dv is None else dv
     sizes = [rows.stop - rows.start for rows in tiles(N, C)]
     return sum(2 * c * c * (d + dv) + 4 * c * d * dv for c in sizes)

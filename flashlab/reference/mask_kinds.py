@@ -51,7 +51,7 @@ class Mask(NoTruth):
         start, stop = self.bounds(rows, shape)
         numbers = range(start // B, count(stop, B))
         grids = ((j, np.ogrid[rows, tile(j, B, shape[1])]) for j in numbers)
-        return [j for j, (own, keys) in grids if self.visible(own, keys, shape).any()]
+        return [j for j, (queries, keys) in grids if self.visible(queries, keys, shape).any()]
 
     def __and__(self, other: "Mask") -> "Mask":
         return And(self, other)

@@ -84,8 +84,8 @@ def prefix(n: int) -> Mask:
 def dense(seen: np.ndarray) -> Mask:
     """Return the mask of a boolean array [Nq, Nk], True where a key is seen.
 
-    It is a tensor like any other, with bytes to read, which the tile loops of the reference do not book. Prefer a mask
-    with a formula.
+    Its bytes must be read, like those of any tensor, but the tile loops of the reference do not book them. Prefer a
+    mask with a formula.
     """
     return Dense(seen)
 
@@ -123,7 +123,7 @@ def pairs(mask: Mask | None, shape: Shape, B: int = 128) -> int:
         rows = tile(i, B, Nq)
         for j in mask.tiles(rows, B, shape):
             cols = tile(j, B, Nk)
-            own, keys = np.ogrid[rows, cols]  # [Br, 1], [1, Bc]
-            seen = mask.visible(own, keys, shape)  # [Br, Bc], or what broadcasts to it
+            queries, keys = np.ogrid[rows, cols]  # [Br, 1], [1, Bc]
+            seen = mask.visible(queries, keys, shape)  # [Br, Bc], or what broadcasts to it
             total += int(np.broadcast_to(seen, (rows.stop - rows.start, cols.stop - cols.start)).sum())
     return total

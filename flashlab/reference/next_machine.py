@@ -1,8 +1,8 @@
 """What a B200 changes: products take half as long, exponentials and shared memory as long as before.
 
-Counted here are the cycles of each part of an SM; the exponential without the exponential unit; the maximum that is
-raised late; and orders in which additions to dQ never wait. The schedule that follows from it is
-``flashlab.reference.roles``. No B200 was at hand: what is said of it has its source beside it, or is computed.
+The module counts the cycles of each part of an SM, computes exponentials without the exponential unit, raises the
+maximum late, and adds to dQ in orders that never wait. The schedule that follows is ``flashlab.reference.roles``.
+We had no B200: each number about it is computed, or has its source beside it.
 
 Source: FlashAttention-4 (arXiv 2603.05451), sections 2.2, 3.1 and 3.2.
 """
@@ -19,8 +19,8 @@ from flashlab.machine.arguments import check_arguments
 from flashlab.reference.online_softmax import State
 
 B200 = hardware.CARDS["B200"]
-ROWS = 128  # of a product on Blackwell: its instruction takes 128 rows, as many as tensor memory has
-THRESHOLD = 8.0  # by how much the maximum may rise, in units of log2, before it is raised
+ROWS = 128  # rows of one product instruction on Blackwell, as many as tensor memory has
+THRESHOLD = 8.0  # the rise of the maximum, in units of log2, up to which m stays
 LOG2_E, LN_2 = np.log2(np.e), np.log(2)
 
 
@@ -43,7 +43,7 @@ def forward_cycles(Br: int, Bc: int, d: int, card: hardware.Card = B200) -> Cycl
     each 128 rows of queries, K and V are read once more. Source of the comparison: FlashAttention-4, table 1.
     """
     if Br % ROWS:
-        raise ValueError(f"a product has {ROWS} rows: expected a multiple, got {Br}")
+        raise ValueError(f"Br must be a multiple of {ROWS}, the rows of a product, got {Br}")
     read = Br * d + Br // ROWS * 2 * Bc * d  # elements: Q, and K and V for each 128 rows
     return Cycles(
         products=2 * 2 * Br * Bc * d / hardware.flops_per_clock(card),
@@ -78,8 +78,8 @@ def backward_cycles(pair: bool = False, card: hardware.Card = B200) -> Cycles:
 def minimax(degree: int) -> np.ndarray:
     """Return the coefficients, float32 [degree + 1], lowest first, of a polynomial p(x) near 2^x for x from 0 to 1.
 
-    p(0) is exactly 1, so that the weight of the maximum is. The others make the largest relative error as small as it
-    can be. Each is rounded to float32 before those after it are found, so that they make up for it.
+    p(0) is exactly 1, and so is the weight of the maximum. The other coefficients make the largest relative error as
+    small as possible. Each is rounded to float32 before the next ones are found, so that these correct the rounding.
     """
     c = np.ones(1, np.float32)
     while len(c) <= degree:
@@ -89,8 +89,10 @@ def minimax(degree: int) -> np.ndarray:
 
 
 def _remez(fixed: np.ndarray, degree: int) -> np.ndarray:
-    """Return the coefficients after the ``fixed`` ones, float64. The error of the best has one size and alternating
-    signs at one place more than there are coefficients (Chebyshev): solve for such an error, find its maximum, repeat.
+    """Return the coefficients after the ``fixed`` ones, float64, by the algorithm of Remez.
+
+    The error of the best polynomial has the same size and alternating signs at one place more than there are free
+    coefficients (Chebyshev): solve for such an error, move the places to its extrema, repeat.
     """
     places, powers = degree - len(fixed) + 2, np.arange(len(fixed), degree + 1)
     grid = np.linspace(0, 1, 20_001)[1:]
@@ -113,14 +115,14 @@ def exp2(x: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
     """Return 2^x for float32 x up to 127 by additions, multiplications and bits, as the ordinary units can.
 
     Range reduction (Cody and Waite): x = n + f with a whole n and 0 <= f <= 1. A polynomial gives 2^f, from 1 to 2; n
-    is added to the eight bits of its exponent. Below -126, where float32 has no full precision left, the result is 0 or
-    a number below 2^-126, as good as 0.
+    is added to the eight exponent bits of the result. Below -126, where float32 loses precision, the result is 0 or a
+    number below 2^-126, as good as 0.
     """
     if coefficients.ndim != 1 or len(coefficients) == 0:
         raise ValueError(f"expected coefficients [degree + 1], got {coefficients.shape}")
     if (x >= 128).any():
         raise ValueError(f"expected x up to 127, got {x.max()}")
-    x = np.maximum(x, np.float32(-127))  # the exponent's eight bits know no smaller n
+    x = np.maximum(x, np.float32(-127))  # the exponent's eight bits hold no smaller n
     n = np.floor(x)
     f = x - n
     p = np.full_like(f, coefficients[-1])
@@ -145,22 +147,22 @@ def bfloat16(x: np.ndarray) -> np.ndarray:
 
 
 class Survey(NamedTuple):
-    """How far ``exp2`` is from 2^x over all that range reduction leaves."""
+    """The distance of ``exp2`` from 2^x over all fractions that range reduction can leave."""
 
     inputs: int
     largest: float  # relative error
     mean: float
     ulps: float  # largest error in units of the last place of float32
-    same: float  # share of the inputs whose result is that of the exact one after rounding to bfloat16
-    apart: int  # and by how many bfloat16 numbers the others differ at most
+    same: float  # share of the inputs whose result equals the exact one after rounding both to bfloat16
+    apart: int  # the largest difference between the two, in steps of bfloat16
 
 
 @check_arguments()
 def survey(coefficients: np.ndarray, every: int = 1) -> Survey:
-    """Compare ``exp2`` with 2^x for every float32 that range reduction can leave, or each ``every``-th of them.
+    """Compare ``exp2`` with 2^x for every fraction that range reduction can leave, or each ``every``-th of them.
 
-    A float32 from -126 to 0 leaves a multiple of 2^-24 as its fraction: there are 2^24 from 0 on, below 1. They are
-    given as x = f - 1, so that range reduction is part of what is measured. The whole n changes no digit.
+    The fraction f of a float32 from -126 to 0 is a multiple of 2^-24, so there are 2^24 of them below 1. The input is
+    x = f - 1, so that the comparison includes range reduction. Other n give the same digits.
     """
     worst, total, ulps, same, apart, inputs = 0.0, 0.0, 0.0, 0, 0, 0
     for start in range(0, 2**24, 2**20):
@@ -177,8 +179,8 @@ def survey(coefficients: np.ndarray, every: int = 1) -> Survey:
 class Rates(NamedTuple):
     """What one SM does per cycle, and what a score costs beside its exponential.
 
-    The last two rates are Hopper's (NVIDIA, CUDA C++ Programming Guide; of conversions an assumption there, too). That
-    Blackwell has them as well is an assumption.
+    The last two rates are Hopper's (NVIDIA, CUDA C++ Programming Guide; that of conversions is an assumption). We
+    assume that Blackwell has the same.
     """
 
     flops: int = 8192  # of products
@@ -192,7 +194,7 @@ class Rates(NamedTuple):
 
         A score takes a multiply-add (scale, subtract m), an addition (to l), half a maximum of three numbers and half a
         conversion of two. A polynomial takes a maximum, three additions, ``degree`` multiply-adds, and one instruction
-        that shifts and adds. So says the machine code for Blackwell of ``kernels.blackwell.toy``, which a test counts.
+        that shifts and adds. A test counts them in the machine code for Blackwell of ``kernels.blackwell.toy``.
         """
         plain = 2 / self.lanes + 1 / self.others
         polynomial = (3 + degree) / self.lanes + 2 / self.others
@@ -205,20 +207,20 @@ class Rates(NamedTuple):
 
     @check_arguments()
     def balanced(self, degree: int = 3) -> float:
-        """Return the share at which the ordinary units take as long as the exponential unit; 0 if they always do."""
+        """Return the share for which all units take equally long; 0 if the ordinary ones take longer at any share."""
         most, least = self.exponential_cycles(1, 0), self.lane_cycles(1, 0, degree)
         slope = self.lane_cycles(1, 1, degree) - least + most
         return max(0.0, (most - least) / slope)
 
 
-# The maximum, late
+# A maximum that is raised late
 
 
 def lazy_update(state: State, S_ij: np.ndarray, V_j: np.ndarray, threshold: float = THRESHOLD) -> State:
     """Take in one block as ``online_softmax.update`` does, but raise m only where it would rise by more than threshold.
 
-    The state is exact for whatever m it has: l and O are relative to the same m. S_ij [Br, Bc] is in natural units, the
-    threshold in those of log2, as a kernel has it: a weight is 2^threshold at most.
+    The state is exact for any m, since l and O are relative to the same m. S_ij [Br, Bc] is in natural units, the
+    threshold in those of log2, as in a kernel: a weight is 2^threshold at most.
     """
     m_i, l_i, O_i = state
     if S_ij.shape != (len(m_i), len(V_j)) or not threshold >= 0:
@@ -252,10 +254,10 @@ def raised(S: np.ndarray, Bc: int, threshold: float) -> float:
 
 @check_arguments()
 def visits(T: int, causal: bool = False, shifted: bool = True) -> list[list[int]]:
-    """Return for each of T programs, which has one tile of keys each, the tiles of queries in its order.
+    """Return, for each of T programs with one tile of keys each, its tiles of queries in order.
 
-    ``shifted``: program j begins at tile j and goes up, from the last tile on to the first. Otherwise at the first that
-    the mask lets it see.
+    ``shifted``: program j begins at tile j and goes up; after the last tile comes the first. Otherwise it begins at the
+    first tile that the mask lets it see.
     """
     if shifted:
         return [[(j + step) % T for step in range(T - j if causal else T)] for j in range(T)]
@@ -271,7 +273,7 @@ def turns(T: int, causal: bool = False, shifted: bool = True) -> list[list[int]]
 
 
 class Finished(NamedTuple):
-    """When T programs were done, and how long they waited for their turns together."""
+    """The time at which the last of T programs was done, and the time that all of them together waited for turns."""
 
     makespan: float
     waited: float
@@ -279,9 +281,9 @@ class Finished(NamedTuple):
 
 @check_arguments(compute=0, add=0)
 def finished(T: int, causal: bool = False, shifted: bool = True, compute: int = 4, add: int = 1) -> Finished:
-    """Let T programs compute and, in the fixed order ``turns``, add: a tile's dQ takes one addition at a time."""
+    """Let T programs compute, and add in the fixed order of ``turns``: a tile's dQ takes one addition at a time."""
     queues, order = visits(T, causal, shifted), turns(T, causal, shifted)
-    done, free, waited = [0] * T, [0] * T, 0  # when each program, each dQ is free again
+    done, free, waited = [0] * T, [0] * T, 0  # the time at which each program, and each dQ, is free again
     while any(queues):
         j = next((j for j in range(T) if queues[j] and order[queues[j][0]][0] == j), None)
         if j is None:

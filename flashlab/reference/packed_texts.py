@@ -69,7 +69,9 @@ def check(name: str, rows: int, offsets: np.ndarray) -> None:
     """Raise ValueError unless these are the offsets of texts in this number of rows."""
     whole = np.ndim(offsets) == 1 and len(offsets) > 0 and np.issubdtype(np.asarray(offsets).dtype, np.integer)
     if not whole or offsets[0] != 0 or offsets[-1] != rows or (np.diff(offsets) < 0).any():
-        raise ValueError(f"offsets of {name} begin with 0, do not decrease, end with its {rows} rows, got {offsets}")
+        raise ValueError(
+            f"offsets of {name} must begin with 0, not decrease, and end with its {rows} rows, got {offsets}"
+        )
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ is S = Q K_g^T and O += P_(g-1) V_(g-1); it needs K_g and V_(g-1), which are in 
 used in turn, so step g uses stage g % stages in round g // stages.
 
 It is a model. It leaves out the time that barriers and instructions take, power, and caches that miss; a real kernel
-pays for them. Source: FlashAttention-3 (arXiv 2407.08608), section 3.1 and 3.2, Algorithms 1 and 2.
+pays for them. Source: FlashAttention-3 (arXiv 2407.08608), sections 3.1 and 3.2, Algorithms 1 and 2.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -35,24 +35,24 @@ class Budget:
 
     Vector work is what a thread of our kernel executes for its 64 scores (notebooks/data/hopper_instructions.json), at
     the rates of NVIDIA's CUDA C++ Programming Guide: 66 exponentials (one per score, 2 alphas) at 16 per cycle, 68
-    maxima and 32 conversions at 64 (of conversions that is an assumption), 134 sums and products at 128. That makes
-    862, here rounded to a multiple of 8. For alpha * O it is as many multiplications as O has elements.
+    maxima and 32 conversions at 64 (for conversions an assumption), 134 sums and products at 128. That makes 862, here
+    rounded to a multiple of 8. alpha * O takes one multiplication per element of O.
     """
 
     d: int = 128
     rows: int = 64
     flops: int = 4096  # of the tensor core per cycle: half of a B200's, FlashAttention-4 (arXiv 2603.05451), 2.2
     depth: int = 16  # of d, or of keys, that one instruction takes (wgmma m64nNk16)
-    softmax_of_64: int = 864  # rows
+    softmax_of_64: int = 864  # cycles for 64 rows
     lanes: int = 128  # multiplications per cycle
     bytes: float = H100.l2_rate / H100.sms / H100.clock  # from L2 to one SM, per cycle
-    latency: int = 263  # of L2, on an H800: Luo et al. 2024, arXiv 2402.13499
-    issue: int = 8  # between two instructions of a warpgroup: an assumption, without effect where consumers take turns
+    latency: int = 263  # cycles of L2, on an H800: Luo et al. 2024, arXiv 2402.13499
+    issue: int = 8  # cycles between two instructions of a warpgroup: assumed, without effect if consumers take turns
 
     def __post_init__(self) -> None:
         check_fields(self, latency=0, issue=0)
         if self.d % self.depth:
-            raise ValueError(f"one instruction takes {self.depth} of d: expected a multiple, got {self.d}")
+            raise ValueError(f"d must be a multiple of {self.depth}, which one instruction takes, got {self.d}")
 
     @property
     def scores(self) -> tuple[int, int]:
@@ -81,13 +81,13 @@ class Budget:
 
 @dataclass(frozen=True)
 class Design:
-    """The choices of a pipeline, and the agreements of its programs. The last four have one right value each."""
+    """The choices of a pipeline, and what its programs agree on. The last four have one right value each."""
 
     stages: int = 2
     ping_pong: bool = True  # two consumers take turns at the tensor core
     overlap: bool = True  # within a consumer: softmax beside the product P V of the block before
     consumers: int = 2  # of 64 rows each; 1 of 128: both warpgroups locked together
-    whole_q: bool = True  # consumers wait for all rows of Q, as in FlashAttention-3, and start together; or for theirs
+    whole_q: bool = True  # consumers wait for all rows of Q and start together, as in FlashAttention-3; else for theirs
     budget: Budget = Budget()
     full_phase: Callable[[int], int] = lambda n: n & 1  # the phase that consumers wait for, in round n of a stage
     empty_phase: Callable[[int], int] = lambda n: (n & 1) ^ 1  # the producer: in round 0 it need not wait
@@ -249,7 +249,7 @@ def consume(pipe: Pipeline, w: int) -> Generator[object, Any, None]:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """The results of a pipeline, and when each step of them took place."""
+    """The results of a pipeline, and the times of its steps."""
 
     O: np.ndarray  # [Nq, dv]
     lse: np.ndarray  # [Nq]

@@ -45,7 +45,7 @@ def check(placement: Sequence[Runs], **tensors: np.ndarray) -> None:
     except TypeError:  # no ranks, or no runs of positions
         owned = None
     if owned != list(range(N)):
-        raise ValueError(f"a placement gives each of the {N} tokens to one rank, got {placement!r:.60}")
+        raise ValueError(f"a placement must give each of the {N} tokens to one rank, got {placement!r:.60}")
 
 
 def merge(O: np.ndarray, lse: np.ndarray, O_b: np.ndarray, lse_b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

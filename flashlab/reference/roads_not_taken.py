@@ -124,12 +124,12 @@ def gathered(
     scale: float | None = None,
     memory: Memory | None = None,
 ) -> np.ndarray:
-    """Compute one query at a time, for which only the keys ``pattern(i, Nk)`` are fetched, an array of indices."""
+    """Compute one query at a time. Only the keys that it sees are loaded: those with the indices ``pattern(i, Nk)``."""
     memory, scale = _prepare(Q, K, V, 1, 1, scale, memory)
     for i in range(len(Q)):
         with memory.kernel("row"):
             row, seen = slice(i, i + 1), pattern(i, len(K))
-            Q_i, K_i, V_i = memory.load("Q", row), memory.load("K", seen), memory.load("V", seen)
+            Q_i, K_i, V_i = memory.load("Q", row), memory.load("K", seen), memory.load("V", seen)  # [1, d], [n, d], ...
             P_i = safe_softmax.safe(scale * (Q_i @ K_i.T))  # [1, n]
             memory.hold(P_i=P_i)
             memory.store("O", P_i @ V_i, row)
@@ -164,7 +164,7 @@ def windowed(
 ) -> np.ndarray:
     """Compute a sliding window by tiles: Br queries share one load of the tiles of keys that any of them sees."""
     if len(Q) != len(K):
-        raise ValueError(f"a window needs a key beside each query, got {len(Q)} queries and {len(K)} keys")
+        raise ValueError(f"a window needs as many keys as queries, got {len(Q)} queries and {len(K)} keys")
     rules = Rules(mask=masks.window(w, w), scale=scale)
     return tiling.fa2_forward(Q, K, V, Br, Bc, rules, memory=memory)[0]
 
@@ -190,7 +190,7 @@ def low_rank(
     scale: float | None = None,
     memory: Memory | None = None,
 ) -> np.ndarray:
-    """Take exp(q k) for a sum over r features: keys and values shrink to one state per feature, whatever N is.
+    """Replace exp(q k) by a sum over r features: keys and values shrink to one state per feature, whatever N is.
 
     A feature processes the keys as a query does, with ``log_features`` in place of scores, and keeps the same state
     (m, l, O). Then each query mixes the r states.
@@ -201,22 +201,22 @@ def low_rank(
     memory, scale = _prepare(Q, K, V, Br, Bc, scale, memory)
     if omega.ndim != 2 or omega.shape[1] != Q.shape[1]:
         raise ValueError(f"expected directions omega [r, d] with d = {Q.shape[1]}, got {omega.shape}")
-    r, root, saved = len(omega), scale**0.5, ("m", "l", "O_parts")
+    r, root, names = len(omega), scale**0.5, ("m", "l", "O_parts")
     memory.tensors["omega"] = omega.astype(scale.dtype)
-    for name, shape in zip(saved, ((r,), (r,), (r, V.shape[1])), strict=True):
+    for name, shape in zip(names, ((r,), (r,), (r, V.shape[1])), strict=True):
         memory.reserve(name, shape, scale.dtype)
     with memory.kernel("keys"):
         omega = memory.load("omega")  # [r, d]
         state = online_softmax.identity(r, V.shape[1], scale.dtype)
-        memory.hold(**dict(zip(saved, state, strict=True)))
+        memory.hold(**dict(zip(names, state, strict=True)))
         for cols in tiles(len(K), Bc):
             F_j = log_features(root * memory.load("K", cols), omega)  # [Bc, r]
             memory.hold(F_j=F_j)
             state = online_softmax.update(state, F_j.T, memory.load("V", cols))
-        for name, tile in zip(saved, state, strict=True):
+        for name, tile in zip(names, state, strict=True):
             memory.store(name, tile)
     with memory.kernel("queries"):
-        omega, m, l, O_parts = (memory.load(name) for name in ("omega", *saved))  # [r, d], [r], [r], [r, dv]
+        omega, m, l, O_parts = (memory.load(name) for name in ("omega", *names))  # [r, d], [r], [r], [r, dv]
         for rows in tiles(len(Q), Br):
             F_i = log_features(root * memory.load("Q", rows), omega) + m  # [Br, r]
             W_i = np.exp(F_i - F_i.max(-1, keepdims=True))  # [Br, r]
@@ -227,7 +227,7 @@ def low_rank(
 
 @check_arguments(seed=0)
 def directions(r: int, d: int, seed: int = 0) -> np.ndarray:
-    """Draw r random directions [r, d] float64: standard normal vectors, each at right angles to the others of its d."""
+    """Draw r random directions [r, d], float64: normal vectors in groups of d, whose members are orthogonal."""
     rng = np.random.default_rng(seed)
     blocks = []
     for _ in range(-(-r // d)):
@@ -259,13 +259,13 @@ def sampled(
     scale: float | None = None,
     memory: Memory | None = None,
 ) -> np.ndarray:
-    """Draw n keys once, without a look at the queries; every query attends to these and to no others."""
+    """Draw n keys once, without regard to the queries; every query attends to these and to no others."""
     memory, scale = _prepare(Q, K, V, Br, n, scale, memory)
     if n > len(K):
         raise ValueError(f"cannot draw {n} different keys from {len(K)}")
-    chosen = np.sort(np.random.default_rng(seed).permutation(len(K))[:n])  # [n]
+    sample = np.sort(np.random.default_rng(seed).permutation(len(K))[:n])  # [n]
     with memory.kernel("program"):
-        K_j, V_j = memory.load("K", chosen), memory.load("V", chosen)  # [n, d], [n, dv]
+        K_j, V_j = memory.load("K", sample), memory.load("V", sample)  # [n, d], [n, dv]
         for rows in tiles(len(Q), Br):
             S_ij = scale * (memory.load("Q", rows) @ K_j.T)  # [Br, n]
             memory.hold(S_ij=S_ij)

@@ -6,9 +6,9 @@ thread, and another one, the correction, rescales O. P overwrites S, as tensor m
 barriers synchronise them. The tensor core works in the order of issue, so once S_j is there, P_(j-1) V_(j-1) is
 done as well.
 
-It is a model, of a card that was not at hand. It leaves out what barriers, instructions and moves between tensor memory
-and registers take, power, and caches that miss. Source: FlashAttention-4 (arXiv 2603.05451), section 3.1; the order of
-products and barriers is ours.
+It is a model, of a card that we did not have. It leaves out the time of barriers, of instructions and of moves between
+tensor memory and registers, power, and caches that miss. Source: FlashAttention-4 (arXiv 2603.05451), section 3.1; the
+order of products and barriers is ours.
 """
 
 from collections.abc import Callable, Generator
@@ -59,7 +59,8 @@ class Design:
     def __post_init__(self) -> None:
         check_fields(self, share=(0, 1), threshold=0, stages=2)
         if self.d % DEPTH or self.width % DEPTH:
-            raise ValueError(f"one instruction takes {DEPTH} of d: expected multiples, got {self.d} and {self.width}")
+            found = f"{self.d} and {self.width}"
+            raise ValueError(f"d and dv must be multiples of {DEPTH}, which one instruction takes, got {found}")
         if self.columns > COLUMNS:
             raise ValueError(f"tensor memory has {COLUMNS} columns: S and O of two tiles take {self.columns}")
 
@@ -100,7 +101,7 @@ class Design:
         return ROWS * self.width // self.rates.lanes
 
     def copy(self, width: int) -> int:
-        """Return the cycles in which 128 rows of ``width`` 2-byte numbers come: as on an H100, for lack of a source."""
+        """Return the cycles in which 128 rows of ``width`` 2-byte numbers arrive: an H100's, for lack of a source."""
         card = hardware.CARDS["H100 SXM"]
         return round(2 * ROWS * width / (card.l2_rate / card.sms / card.clock))
 
@@ -139,7 +140,7 @@ class Pipe:
         """Return the product S_j = Q K_j^T [Br, Bc], scaled, into tensor memory."""
         stage, _ = self.place("K", j)
         reads = {self.Q[w]: Tile("Q", w), self.stage[stage]: Tile("K", j)}
-        rows, d = _rows(self.K[self.keys[j]]), self.K.shape[1]
+        rows, d = len(self.K[self.keys[j]]), self.K.shape[1]
 
         def product(Q_i: np.ndarray, K_j: np.ndarray) -> np.ndarray:
             return self.scale * (Q_i @ K_j[:rows, :d].T)
@@ -151,16 +152,12 @@ class Pipe:
         stage, _ = self.place("V", j)
         reads = {self.S[w]: Tile("P", j), self.stage[stage]: Tile("V", j)}
         reads |= {self.sums[w]: Tile("O", j - 1)} if j else {}
-        rows, dv = _rows(self.V[self.keys[j]]), self.V.shape[1]
+        rows, dv = len(self.V[self.keys[j]]), self.V.shape[1]
 
         def product(P_j: np.ndarray, V_j: np.ndarray, O_i: np.ndarray | int = 0) -> np.ndarray:
             return O_i + P_j @ V_j[:rows, :dv]
 
         return Product("PV", j, reads, product, *self.design.weighted, into=(self.sums[w], Tile("O", j)))
-
-
-def _rows(array: np.ndarray) -> int:
-    return len(array)
 
 
 def load(pipe: Pipe) -> Generator[object, Any, None]:
@@ -179,8 +176,9 @@ def load(pipe: Pipe) -> Generator[object, Any, None]:
 
 def _bring(pipe: Pipe, name: str, tensor: np.ndarray, j: int, width: int) -> Generator[object, Any, None]:
     stage, n = pipe.place(name, j)
-    tile = np.zeros((_rows(tensor[pipe.keys[j]]), pipe.stage[stage].array.shape[1]), tensor.dtype)
-    tile[:, : tensor.shape[1]] = tensor[pipe.keys[j]]
+    rows = tensor[pipe.keys[j]]  # [Bc, d] or [Bc, dv]
+    tile = np.zeros((len(rows), pipe.stage[stage].array.shape[1]), tensor.dtype)  # [Bc, max(d, dv)]
+    tile[:, : rows.shape[1]] = rows
     yield Wait(pipe.empty[stage], (n & 1) ^ 1)
     yield Arrive(pipe.full[stage], pipe.stage[stage].nbytes)
     yield Copy(Tile(name, j), tile, pipe.stage[stage], pipe.full[stage], pipe.design.copy(width))
@@ -267,7 +265,7 @@ def correct(pipe: Pipe) -> Generator[object, Any, None]:
 
 
 class Run(NamedTuple):
-    """The results of the roles, and when each of their steps took place."""
+    """The results of the roles, and the times of their steps."""
 
     O: np.ndarray  # [Nq, dv]
     lse: np.ndarray  # [Nq]
@@ -313,7 +311,7 @@ def forward(
     if not roles.keys() <= programs.keys():
         raise TypeError(f"the roles are {', '.join(programs)}, got {', '.join(roles)}")
     programs |= roles
-    sm = SM(latency=263, strict=strict)  # of L2, on an H800: Luo et al. 2024, arXiv 2402.13499
+    sm = SM(latency=263, strict=strict)  # the latency of L2, on an H800: Luo et al. 2024, arXiv 2402.13499
     sm.run(
         {name: programs[name](pipe) for name in ("load", "multiply", "correct")}
         | {f"softmax {w}": programs["softmax"](pipe, w) for w in TILES}

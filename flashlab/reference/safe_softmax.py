@@ -22,7 +22,7 @@ def safe(x: np.ndarray) -> np.ndarray:
     """Compute softmax along the last axis with the maximum subtracted: the same function, and no exponential above 1.
 
     x: [..., N] of any floating dtype, which is also the dtype of the result [..., N]. The sum is kept in float32 or
-    better: in float16 that of a long row would overflow. A row that is all -inf (every key masked) gives zeros.
+    better: in float16 the sum of a long row would overflow. A row that is all -inf (every key masked) gives zeros.
     """
     one_dtype(x=x)
     m = x.max(-1, keepdims=True, initial=-np.inf)  # [..., 1]
@@ -86,7 +86,7 @@ def naive_streamed(x: np.ndarray, block: int, memory: Memory) -> np.ndarray:
 def safe_streamed(x: np.ndarray, block: int, memory: Memory) -> np.ndarray:
     """Compute ``safe`` for a row that passes through fast memory block by block: 3 loads and 1 store per element.
 
-    Sums are kept in the dtype of x, in which not all of it may be -inf. Arguments as ``naive_streamed``.
+    Sums are kept in the dtype of x. A row that is all -inf gives NaN. Arguments as ``naive_streamed``.
     Source: Milakov and Gimelshein 2018, algorithm 2.
     """
     blocks = place_row(x, block, memory)

@@ -66,8 +66,8 @@ def as_score(score: "Score | tuple[Score, ...] | None") -> "Score | None":
     if score is None or isinstance(score, Score):
         return score
     if not all(isinstance(function, Score) for function in functions):
-        made = "made by flashlab.reference.scores, such as softcap(30)"
-        raise TypeError(f"score must be None or {made}, or a tuple of such, got {score!r:.40}")
+        source = "made by flashlab.reference.scores, such as softcap(30)"
+        raise TypeError(f"score must be None or {source}, or a tuple of such, got {score!r:.40}")
     return Chain(functions)
 
 

@@ -72,9 +72,9 @@ def backward(dO: np.ndarray, memory: Memory, *, Br: int | None = None) -> tuple[
     """Compute the gradients of sum(dO * O) from what ``forward`` left in ``memory``, in four or five kernels.
 
     dO: [Nq, dv]; Br: as in ``forward``; scale and dropout are those of the forward pass, which left them in ``memory``.
-    Returns (dQ, dK, dV), shaped and typed as Q, K, V.
+    Returns (dQ, dK, dV), with the shapes and dtypes of Q, K, V.
 
-    The mask has no kernel: where a score was masked P is 0, and so is dS.
+    The mask has no kernel: where a score was masked, P is 0, and so is dS.
 
     Raises: ValueError where ``memory`` comes from no forward pass.
     """
@@ -82,7 +82,8 @@ def backward(dO: np.ndarray, memory: Memory, *, Br: int | None = None) -> tuple[
         raise ValueError(f"expected the memory of a forward pass and dO of the shape of its O, got dO {dO.shape}")
     scale, dropout = memory.notes["scale"], memory.notes["dropout"]
     Q, K, V, P = (memory.tensors[name] for name in "QKVP")
-    P_used, dP_used = ("P_dropped", "dP_dropped") if dropout is not None else ("P", "dP")  # of V V was multiplied with
+    # the weights by which V was multiplied, and their gradient
+    P_used, dP_used = ("P_dropped", "dP_dropped") if dropout is not None else ("P", "dP")
     bands = _bands(Q, Br)
     memory.place(dO=dO)
     for name, like in {"dQ": Q, "dK": K, "dV": V, "dP": P, dP_used: P, "dS": P}.items():
@@ -106,7 +107,7 @@ class Passes(NamedTuple):
 
     @check_arguments(N=0)
     def bytes(self, N: int, d: int, itemsize: int = 2) -> int:
-        """Return the bytes of that for one head, at ``itemsize`` bytes per number (2 for float16)."""
+        """Return the bytes of these passes for one head, at ``itemsize`` bytes per number (2 for float16)."""
         return itemsize * (self.square * N * N + self.thin * N * d) + self.byte * N * N
 
 

@@ -73,8 +73,8 @@ def absorbed(
 ) -> np.ndarray:
     """Compute the same without making a key or a value. Arguments and result as ``expanded``.
 
-    W_K goes to the query's side, W_V behind the sum: in between, every head is a query to one key [C, R] of r + dr
-    columns, whose first r are the value.
+    W_K is applied to the query, and W_V after the sum. In between, every head is a query to the same keys [C, R] of
+    r + dr columns, and the first r of these are the values.
     """
     _check(q, q_rope, C, R, W_K, W_V)
     q = np.einsum("hn,hnr->hr", q, W_K)  # [H, r]
@@ -97,15 +97,18 @@ def _check(q: np.ndarray, q_rope: np.ndarray, C: np.ndarray, R: np.ndarray, W_K:
 
 @check_arguments(lengths=0, longest=0)
 def reserved(lengths: Sequence[int], page: int | None = None, longest: int | None = None) -> int:
-    """Return the tokens with room in the cache: whole pages of ``page`` each, or ``longest`` for every text."""
+    """Return for how many tokens the cache has room: whole pages of ``page`` tokens, or ``longest`` for every text."""
     if page is not None:
         return sum(-(-N // page) * page for N in lengths)
     if longest is None or longest < max(lengths, default=0):
-        raise ValueError(f"expected a page, or a longest that no length exceeds, got longest = {longest}")
+        raise ValueError(f"expected a page, or a longest at least as large as each length, got longest = {longest}")
     return longest * len(lengths)
 
 
 @check_arguments(P=0, N=0)
 def prefix_bytes(B: int, P: int, N: int, per_token: int) -> tuple[int, int]:
-    """Return the bytes that a step reads of B texts with N own tokens after P shared ones: apart, and P read once."""
+    """Return the bytes that a step reads for B texts with P shared tokens and N own ones each.
+
+    The first number is for P read by every text, the second for P read once.
+    """
     return B * (P + N) * per_token, (P + B * N) * per_token

@@ -88,7 +88,7 @@ def test_bad_input_is_one_sentence():
         quantise(normal(4, 4), per="row")
     with pytest.raises(ValueError, match="block must be a whole number from 1 on, got 0"):
         quantise(normal(4, 4), per="block", block=0)
-    with pytest.raises(ValueError, match="an instruction takes 32 terms: flush after a multiple, got 48"):
+    with pytest.raises(ValueError, match="flush must be a multiple of the 32 terms of an instruction, got 48"):
         TensorCore(flush=48)(np.zeros((1, 1)), np.ones((1, 64)), np.ones((64, 1)))
     q = quantise(normal(64, 4))
     with pytest.raises(ValueError, match="more than one scale within a tile of 64 keys: quantise it per block of 64"):

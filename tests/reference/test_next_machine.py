@@ -32,7 +32,7 @@ def test_hopper_had_twice_the_time_for_exponentials():
 
 
 def test_cycles_of_half_a_product_are_refused():
-    with pytest.raises(ValueError, match="a product has 128 rows: expected a multiple, got 64"):
+    with pytest.raises(ValueError, match="Br must be a multiple of 128, the rows of a product, got 64"):
         next_machine.forward_cycles(64, 128, 128)
 
 

@@ -59,7 +59,7 @@ def test_the_work_has_every_row_once_and_no_tile_of_two_texts(Br):
 
 
 @pytest.mark.parametrize("ends, other, says", [
-    ([0, 3], [0, 4], "offsets of Q begin with 0, do not decrease, end with its 4 rows"),
+    ([0, 3], [0, 4], "offsets of Q must begin with 0, not decrease, and end with its 4 rows"),
     ([1, 4], [0, 4], "offsets of Q"),
     ([0, 4], [0, 3, 2, 4], "offsets of K"),
     ([0, 2, 4], [0, 4], "as many texts of keys as of queries, got 1, 2"),

@@ -276,7 +276,7 @@ def test_a_wrong_program_is_caught(head, function, old, new, error, monkeypatch)
 @pytest.mark.parametrize("arguments, error, sentence", [
     (lambda: Design(stages=0), ValueError, "stages must be a whole number from 1 on, got 0"),
     (lambda: Design(consumers=3), ValueError, "consumers must be a whole number from 1 to 2, got 3"),
-    (lambda: Budget(d=100), ValueError, "one instruction takes 16 of d: expected a multiple, got 100"),
+    (lambda: Budget(d=100), ValueError, "d must be a multiple of 16, which one instruction takes, got 100"),
     (lambda: pipeline.forward(*draw(4, 4), Br=0), ValueError, "Br must be a whole number from 1 on, got 0"),
     (lambda: pipeline.forward(*(np.ones((4, 4), int) for _ in "QKV")), TypeError, "floating-point numbers, got int64"),
 ])  # fmt: skip

@@ -256,7 +256,7 @@ BAD = {
     "whole numbers from 0 on, or inf, got -1": lambda: windowed(Q, K, V, -1, 8, 8),
     "w must be a whole number from 0 on, got -2": lambda: window(-2),
     "stride must be a whole number from 1 on, got 0": lambda: strided(2, 0),
-    "a key beside each query": lambda: windowed(Q[:3], K, V, 2, 8, 8),
+    "as many keys as queries": lambda: windowed(Q[:3], K, V, 2, 8, 8),
     "cannot draw 65 different keys from 64": lambda: sampled(Q, K, V, 65, 8),
     r"omega \[r, d\] with d = 16": lambda: low_rank(Q, K, V, np.ones((4, 5)), 8, 8),
 }

@@ -137,7 +137,7 @@ def test_a_race_that_is_let_pass_is_told(head):
 
 @pytest.mark.parametrize("arguments, sentence", [
     (lambda: Design(share=1.5), "share must be a finite number at least 0 and at most 1, got 1.5"),
-    (lambda: Design(d=100), "one instruction takes 16 of d: expected multiples, got 100 and 100"),
+    (lambda: Design(d=100), "d and dv must be multiples of 16, which one instruction takes, got 100 and 100"),
     (lambda: Design(stages=1), "stages must be a whole number from 2 on, got 1"),
     (lambda: roles.forward(*draw(1, 4)), "expected a query for each of two tiles, and a key, got 1 and 4"),
 ])  # fmt: skip
