@@ -28,8 +28,7 @@ def test_weights_are_those_of_the_dense_row(S):
     ours = figure.trace(figure.State())["parts"][step]["weights"]
     Q, K, _ = data.captured("alice").head()
     P = weights(Q[-1:].astype(float), K.astype(float))[0][0]  # [N]
-    size = -(-len(P) // S)
-    theirs = [P[start : start + size].sum() for start in range(0, len(P), size)]
+    theirs = [part.sum() for part in np.array_split(P, S)]
     np.testing.assert_allclose(ours, theirs, 1e-3, 1e-6)
     mixed = figure.trace(figure.State(wrong=True))["parts"][step]
     wrong = mixed["weights"]
