@@ -69,14 +69,14 @@ def _trace(B: int, Hk: int, N: int, wrong: bool) -> dict[str, Any]:
             }
         )
     code = line(decoding.weights, "np.exp(lse_s - lse)")
-    return {"sms": CARD.sms, "N": N, "B": B, "Hk": Hk, "chosen": rule, "wrong": wrong, "parts": parts, "code": code}
+    return {"sms": CARD.sms, "N": N, "B": B, "Hk": Hk, "rule": rule, "wrong": wrong, "parts": parts, "code": code}
 
 
 def trace(state: State) -> dict:
     """Return for each number of parts the programs, their waves and time, and the weights of a real row's parts.
 
     ``busiest``: the number of SMs that have a program in every wave, the others have one less; ``peak``: the share of
-    the card's bandwidth at which K and V are read, over the whole time; ``chosen``: the number of parts by the rule;
+    the card's bandwidth at which K and V are read, over the whole time; ``rule``: the number of parts by the rule;
     ``right``: the weights in the right base; ``heaviest``: the largest weight in either base.
     """
     return _trace(state.B, state.Hk, state.N, state.wrong)

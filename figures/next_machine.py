@@ -123,7 +123,7 @@ def trace(state: State) -> dict:
         "code": CODE,
         "boxes": [_box(event) for event in events],
         "shares": counted(state),
-        "chosen": SHARES.index(state.share),
+        "selected": SHARES.index(state.share),
         "best": best(state),
         "most": max(2 * sum(2 * 128 * 128 * d for d in WIDTHS["192, values 128"]) // CARDS[state.card].flops, 2200),
     }

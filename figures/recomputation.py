@@ -88,7 +88,7 @@ def _kept(causal: bool) -> dict[str, Any]:
     for part in other:  # each product of whole matrices is a kernel of its own
         part["flops"] = 0 if "softmax" in part["name"] else costs.flops(len(Q), len(K), Q.shape[1]) // 2
     squares = [
-        {"name": "P", "said": "left by the forward pass", "start": 0, "stop": 0, "bytes": kept.tensors["P"].nbytes}
+        {"name": "P", "words": "left by the forward pass", "start": 0, "stop": 0, "bytes": kept.tensors["P"].nbytes}
     ]
     squares += [_square(name, events) for name in ("dP", "dS")]
     return {"name": "P kept", "parts": other, "squares": squares}
@@ -105,7 +105,7 @@ def _square(name: str, events: Iterable[Event]) -> dict[str, Any]:
     start, stop = stores[0].moved - stores[0].nbytes, stores[-1].moved
     return {
         "name": name,
-        "said": "stored by one kernel, loaded by the next",
+        "words": "stored by one kernel, loaded by the next",
         "start": start,
         "stop": stop,
         "bytes": size,

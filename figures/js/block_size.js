@@ -40,7 +40,7 @@ export function draw({ trace, step, width }) {
 function readings({ trace, now, width }) {
   const { ratio, shared, registers } = now.times;
   const moved = `${amount(now.moved)} for ${grouped(trace.N)} tokens: K and V are read ${times(now.reads)}`;
-  const said = {
+  const texts = {
     ratio:
       ratio === null
         ? `no ${trace.dtype} rate is documented; ${moved}`
@@ -49,10 +49,10 @@ function readings({ trace, now, width }) {
     registers: registers !== null && `S, O, m, l take ${digits(registers, 3)} × the registers`,
   };
   let y = 10;
-  const nodes = Object.keys(said)
-    .filter((name) => said[name])
+  const nodes = Object.keys(texts)
+    .filter((name) => texts[name])
     .map((name) => {
-      const words = wrapped(said[name], width - 46, SIZE + 0.5);
+      const words = wrapped(texts[name], width - 46, SIZE + 0.5);
       const top = y;
       y += 20 * words.length;
       const sample = now.times[name] !== null && h("path", { d: `M0 ${top}H34`, "stroke-width": 3, ...LOOKS[name] });

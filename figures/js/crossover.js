@@ -31,7 +31,7 @@ const count = (flops) =>
     : flops < 1e12
       ? `${digits(flops / 1e9, 3)} GFLOP`
       : `${digits(flops / 1e12, 3)} TFLOP`;
-const SAID = { flops: count, bytes: amount, state: amount, seconds: time };
+const FORMATS = { flops: count, bytes: amount, state: amount, seconds: time };
 
 export function draw({ trace, step, width }) {
   const across = width >= WIDE ? 4 : width >= 560 ? 2 : 1;
@@ -66,7 +66,7 @@ export function draw({ trace, step, width }) {
 
 function chart({ trace, measure, step, x, y, width }) {
   const { lengths } = trace;
-  const said = SAID[measure.what];
+  const format = FORMATS[measure.what];
   const top = y + HEAD;
   const bottom = top + HIGH;
   const values = [...measure.softmax, ...measure.linear];
@@ -87,7 +87,7 @@ function chart({ trace, measure, step, x, y, width }) {
     label(x + width, y + 64, meeting.words, { anchor: "end", size: 12 }),
     Object.entries(LOOKS).map(([name, { color, words, dash }], row) => [
       h("path", { d: `M${x} ${y + 28 + 18 * row}h22`, stroke: color, "stroke-width": 2.5, "stroke-dasharray": dash }),
-      label(x + 30, y + 28 + 18 * row, `${words}: ${said(measure[name][step])}`),
+      label(x + 30, y + 28 + 18 * row, `${words}: ${format(measure[name][step])}`),
     ]),
     h("rect", { x, y: top, width, height: HIGH, fill: "var(--pale)", "fill-opacity": 0.25 }),
     linearWins({ ...meeting, x: across(meeting.from), top, bottom, right: x + width }),
@@ -110,7 +110,7 @@ function chart({ trace, measure, step, x, y, width }) {
         color,
         x: here,
         y: up(measure[name][step]),
-        title: `${words} attention: ${said(measure[name][step])}`,
+        title: `${words} attention: ${format(measure[name][step])}`,
         words: tip({ trace, measure, name, step }),
       }),
     ),

@@ -172,27 +172,27 @@ function partOf({ trace, now, s, y, wide, words }) {
     ],
     code: trace.code,
   };
-  const said = wide > 44 || s === now.weights.indexOf(Math.max(...now.weights));
+  const labelled = wide > 44 || s === now.weights.indexOf(Math.max(...now.weights));
   return h(
     "g",
     { key: `part ${s}`, tip },
     h("rect", { x: s * wide, y, width: wide, height: MERGE, fill: "transparent" }),
-    said && label(words.x, words.y, `${digits(100 * weight, 2)}%`, { size: 12, anchor: "middle" }),
+    labelled && label(words.x, words.y, `${digits(100 * weight, 2)}%`, { size: 12, anchor: "middle" }),
   );
 }
 
 function numbers({ trace, now, y, width }) {
   const all = trace.parts.map(({ S }) => S);
   const place = (S) => Math.log2(S) / Math.log2(all.at(-1));
-  const chosen = Math.min(trace.chosen, all.at(-1));
+  const shown = Math.min(trace.rule, all.at(-1));
   const spans = [
     {
-      words: `the rule: ${times(trace.chosen, "part")}${trace.chosen > chosen ? " →" : ""}`,
+      words: `the rule: ${times(trace.rule, "part")}${trace.rule > shown ? " →" : ""}`,
       color: "var(--fast)",
       start: 0,
-      stop: place(chosen),
+      stop: place(shown),
       tip: {
-        title: `the rule takes ${times(trace.chosen, "part")}`,
+        title: `the rule takes ${times(trace.rule, "part")}`,
         lines: ["the fewest that use 95% of the best share of the SMs' time"],
       },
     },

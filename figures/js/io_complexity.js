@@ -7,7 +7,7 @@ import { WIDE, knob, label, lines, ruler } from "./marks.js";
 
 const SPILL = 1.4; // what exceeds a card is drawn up to this many sides of the card
 const EDGE = 3; // room for the frame of a card
-const SAID = 196; // width of the words beside both cards
+const WORDS = 196; // width of the words beside both cards
 const THROUGH = { "pointer-events": "none" }; // the pointer reaches what is behind
 const LOOKS = {
   standard: { color: "var(--standard)", name: "standard attention" },
@@ -16,7 +16,7 @@ const LOOKS = {
 
 export function draw({ trace, step, width }) {
   const wide = width >= WIDE;
-  const side = wide ? Math.min((width - 64 - SAID) / (2 * SPILL), 280) : Math.min(width / SPILL - 2, 230);
+  const side = wide ? Math.min((width - 64 - WORDS) / (2 * SPILL), 280) : Math.min(width / SPILL - 2, 230);
   const top = 46;
   const spilled = SPILL * side;
   const second = wide ? { x: spilled + 34, y: 0 } : { x: EDGE, y: top + spilled + 24 };
@@ -36,7 +36,7 @@ export function draw({ trace, step, width }) {
         { key: "fused", class: "compared" },
         card({ ...shared, name: "fused", ...second, room: wide ? spilled : width }),
       ),
-      h("g", { key: "words" }, said({ trace, step, ...words })),
+      h("g", { key: "words" }, wordsOf({ trace, step, ...words })),
       h("g", { key: "ruler" }, lengths({ trace, step, y: axis, width })),
     ],
   };
@@ -175,7 +175,7 @@ function lengthAt({ trace, left, side }) {
   return { field: "step", to: (point) => ({ step: sides.indexOf(wanted(point)) }) };
 }
 
-function said({ trace, step, x, y }) {
+function wordsOf({ trace, step, x, y }) {
   const { standard, fused } = trace.ways;
   const twice = trace.lengths.indexOf(2 * trace.lengths[step]);
   const memory = (way) => `× ${digits(way.needs[twice].total / way.needs[step].total, 3)}`;

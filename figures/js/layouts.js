@@ -23,7 +23,7 @@ export function draw({ trace, step, width }) {
     trace,
     held,
     lanes: 128 / trace.banks.length,
-    chosen: { thread: step, row, column },
+    current: { thread: step, row, column },
     first: { row: row - (row % SHOWN), column: column - (column % SHOWN) },
     run: Math.floor(trace.register / trace.together),
   };
@@ -58,9 +58,9 @@ function holders(trace) {
   return held;
 }
 
-// Whether a number moves together with that of the chosen register.
-const moved = ({ trace, lanes, chosen, run }, { thread, register }) =>
-  Math.floor(thread / lanes) === Math.floor(chosen.thread / lanes) && Math.floor(register / trace.together) === run;
+// Whether a number moves together with that of the current register.
+const moved = ({ trace, lanes, current, run }, { thread, register }) =>
+  Math.floor(thread / lanes) === Math.floor(current.thread / lanes) && Math.floor(register / trace.together) === run;
 
 const lane = (thread) => `lane ${thread % WARP} of warp ${Math.floor(thread / WARP)}`;
 const range = (start, count) => `${start}–${start + count - 1}`;
@@ -71,7 +71,7 @@ const beside = (row, x, y) =>
   label(x + LEFT - 6, y + ROW / 2, row, { key: `row ${row}`, size: 12, anchor: "end", fill: "var(--grey)" });
 
 function registersOf(scene) {
-  const { trace, lanes, held, chosen, first, x, y, width } = scene;
+  const { trace, lanes, held, current, first, x, y, width } = scene;
   const { together, register } = trace;
   const unit = (width - LEFT) / SHOWN;
   const top = y + TOP;
@@ -87,7 +87,7 @@ function registersOf(scene) {
       return { ...holder(row, column), row, column, x: x + LEFT + run * together * unit, y: top + down * ROW };
     }),
   );
-  const own = { x: x + LEFT + (chosen.column - first.column) * unit, y: top + (chosen.row - first.row) * ROW };
+  const own = { x: x + LEFT + (current.column - first.column) * unit, y: top + (current.row - first.row) * ROW };
   const below = top + SHOWN * ROW;
   const lit = new Set(cells.filter((cell) => moved(scene, cell)).map(({ thread }) => thread)).size;
   const filled = `filled: what moves at once, of ${lit} of ${lanes} lanes in this window`;
@@ -103,11 +103,11 @@ function registersOf(scene) {
     indices(SHOWN).map((row) => beside(first.row + row, x, top + row * ROW)),
     cells.map((cell) => cellOf(scene, cell, { unit, to })),
     cells
-      .filter((cell) => cell.thread === chosen.thread)
+      .filter((cell) => cell.thread === current.thread)
       .map((cell) => outline({ ...cell, width: together * unit, key: `outline ${cell.register}` })),
-    handleOf({ chosen, register, ...own, unit, to }),
-    label(x, below + 22, `thread ${chosen.thread}: ${lane(chosen.thread)}`, { weight: 600 }),
-    label(x, below + 42, `register ${register}: row ${chosen.row}, column ${chosen.column} (thick line)`),
+    handleOf({ current, register, ...own, unit, to }),
+    label(x, below + 22, `thread ${current.thread}: ${lane(current.thread)}`, { weight: 600 }),
+    label(x, below + 42, `register ${register}: row ${current.row}, column ${current.column} (thick line)`),
     lines(x, below + 64, notes, { size: 12, fill: "var(--grey)" }),
   );
   return { nodes, bottom: below + 62 + 17 * notes.length };
@@ -145,7 +145,7 @@ const cell = (key, { x, y, width }, filled, words, hand) => [
   }),
 ];
 
-// The outline around a cell of the chosen thread, drawn over the neighbours.
+// The outline around a cell of the current thread, drawn over the neighbours.
 const outline = ({ key, x, y, width }) =>
   h(
     "g",
@@ -153,8 +153,8 @@ const outline = ({ key, x, y, width }) =>
     h("rect", { width, height: ROW, fill: "none", stroke: "var(--ink)", "stroke-width": 2.5 }),
   );
 
-// The number of the chosen register, to pull.
-function handleOf({ chosen, register, x, y, unit, to }) {
+// The number of the current register, to pull.
+function handleOf({ current, register, x, y, unit, to }) {
   const wide = Math.max(unit, 24);
   return h(
     "g",
@@ -163,7 +163,7 @@ function handleOf({ chosen, register, x, y, unit, to }) {
       class: "mark",
       style: at(x, y),
       drag: { field: "step", name: "thread", to },
-      tip: { title: `thread ${chosen.thread}, register ${register}`, lines: ["pull, or use the arrow keys"] },
+      tip: { title: `thread ${current.thread}, register ${register}`, lines: ["pull, or use the arrow keys"] },
     },
     h("rect", { x: (unit - wide) / 2, y: -1, width: wide, height: ROW + 2, fill: "transparent" }),
     h("rect", { y: ROW - 5, width: unit, height: 5, fill: "var(--ink)" }),
@@ -171,14 +171,14 @@ function handleOf({ chosen, register, x, y, unit, to }) {
 }
 
 function banksOf(scene) {
-  const { trace, lanes, chosen, first, x, y, width } = scene;
+  const { trace, lanes, current, first, x, y, width } = scene;
   const unit = (width - LEFT) / PIECE;
   const top = y + TOP;
   const below = top + SHOWN * ROW;
-  const counts = trace.banks[Math.floor(chosen.thread / lanes)];
+  const counts = trace.banks[Math.floor(current.thread / lanes)];
   const turns = Math.max(...counts);
   const used = counts.filter((count) => count > 0).length;
-  const own = chosen.column - (chosen.column % PIECE);
+  const own = current.column - (current.column % PIECE);
   const pieces = indices(SHOWN).flatMap((down) =>
     indices(PIECE).map((piece) => {
       const [row, column] = [first.row + down, piece * PIECE];
@@ -199,7 +199,7 @@ function banksOf(scene) {
     indices(PIECE).map((at) => above(x + LEFT + (at + 0.5) * unit, top - 12, range(4 * at, 4))),
     indices(SHOWN).map((row) => beside(first.row + row, x, top + row * ROW)),
     pieces.map((piece) => pieceOf(scene, piece, unit)),
-    outline({ key: "own", width: unit, ...pieces.find(({ row, column }) => row === chosen.row && column === own) }),
+    outline({ key: "own", width: unit, ...pieces.find(({ row, column }) => row === current.row && column === own) }),
     counts.map((count, bank) =>
       barOf({ count, bank, turns, x: x + LEFT + (bank * unit) / 4, y: below + 8, width: unit / 4 }),
     ),

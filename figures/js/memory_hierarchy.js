@@ -266,8 +266,8 @@ function tapOf({ one, dram, x, top, wide, slot, high }) {
       stroke: "var(--ink)",
     }),
     one.rate && streamOf({ one, x, top, wide, high }),
-    words.map((said, row) =>
-      label(x, top + high + 16 + 19 * row, said, { weight: row === 0 ? 650 : undefined, size: 12 }),
+    words.map((line, row) =>
+      label(x, top + high + 16 + 19 * row, line, { weight: row === 0 ? 650 : undefined, size: 12 }),
     ),
   );
 }

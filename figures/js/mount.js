@@ -292,34 +292,34 @@ function sentenceOf(words, controls) {
 }
 
 function element(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
-  for (const [field, value] of Object.entries(attributes)) if (value !== undefined) made.setAttribute(field, value);
-  made.append(...children);
-  return made;
+  const node = document.createElement(tag);
+  for (const [field, value] of Object.entries(attributes)) if (value !== undefined) node.setAttribute(field, value);
+  node.append(...children);
+  return node;
 }
 
 function buttonOf(parts, words, title, action) {
-  const made = element("button", { type: "button", title, "aria-label": title }, words);
-  made.addEventListener("click", () => action(parts.actions));
-  return made;
+  const button = element("button", { type: "button", title, "aria-label": title }, words);
+  button.addEventListener("click", () => action(parts.actions));
+  return button;
 }
 
 // How each kind of control looks: {input, label, show(value, last step)}.
 const MAKERS = { slide: sliderOf, choose: menuOf, toggle: boxOf, clock: clockRowOf };
 
 function controlOf(parts, control) {
-  const made = MAKERS[control.kind](parts, control);
-  made.input.dataset.field = control.field;
+  const row = MAKERS[control.kind](parts, control);
+  row.input.dataset.field = control.field;
   const reason = element("span");
-  made.rest = (why = "") => {
+  row.rest = (why = "") => {
     if (why === reason.textContent) return;
     reason.textContent = why;
-    made.input.disabled = why !== "";
-    if (why) made.label.append(reason);
+    row.input.disabled = why !== "";
+    if (why) row.label.append(reason);
     else reason.remove();
   };
-  parts.controls[control.field] = made;
-  return made.label;
+  parts.controls[control.field] = row;
+  return row.label;
 }
 
 function sliderOf(parts, { field, label, values }) {
@@ -334,11 +334,11 @@ function sliderOf(parts, { field, label, values }) {
   const output = element("output");
   input.addEventListener("input", () => parts.actions.set({ [field]: values[input.valueAsNumber] }));
   const show = (value) => {
-    const said = typeof value === "number" ? grouped(value) : value;
+    const text = typeof value === "number" ? grouped(value) : value;
     input.value = values.indexOf(value);
-    if (output.textContent === said) return; // to set a text lays it out again
-    input.setAttribute("aria-valuetext", said);
-    output.textContent = said;
+    if (output.textContent === text) return; // to set a text lays it out again
+    input.setAttribute("aria-valuetext", text);
+    output.textContent = text;
   };
   return { input, show, label: element("label", {}, label, input, output) };
 }
@@ -419,9 +419,9 @@ function frame({ name, controls }, clock) {
   parts.stage = element("div", { class: "stage" }, parts.svg, parts.tip);
   parts.words = element("p", { class: "words", "aria-live": "polite" });
   parts.message = element("p", { class: "message", role: "status" });
-  const made = (some) => some.map((control) => controlOf(parts, control));
-  const rows = made(controls.filter((control) => control.field !== clock));
-  const time = made(controls.filter((control) => control.field === clock));
+  const labels = (some) => some.map((control) => controlOf(parts, control));
+  const rows = labels(controls.filter((control) => control.field !== clock));
+  const time = labels(controls.filter((control) => control.field === clock));
   parts.whole = element(
     "div",
     { class: "flashlab", role: "figure", "aria-label": name.replaceAll("_", " ") },

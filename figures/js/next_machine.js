@@ -163,16 +163,16 @@ function sharesOf({ trace, width }, y) {
   return [
     label(0, y, title, { weight: 600 }),
     trace.shares.map((one, at) =>
-      shareOf({ ...one, trace, chosen: at === trace.chosen, left: at * slot, slot, floor, drag }),
+      shareOf({ ...one, trace, selected: at === trace.selected, left: at * slot, slot, floor, drag }),
     ),
     h(
       "g",
       {
         key: "hand",
         class: "mark",
-        style: at(trace.chosen * slot, 0),
+        style: at(trace.selected * slot, 0),
         drag: { ...drag, name: "share by polynomial" },
-        tip: { title: `share ${trace.shares[trace.chosen].share}`, lines: ["pull the frame to another one"] },
+        tip: { title: `share ${trace.shares[trace.selected].share}`, lines: ["pull the frame to another one"] },
       },
       h("rect", { x: 1, y: y + 14, ...frame }),
     ),
@@ -186,16 +186,16 @@ function sharesOf({ trace, width }, y) {
   ];
 }
 
-function shareOf({ share, cycles, units, trace, chosen, left, slot, floor, drag }) {
+function shareOf({ share, cycles, units, trace, selected, left, slot, floor, drag }) {
   const thick = Math.min(11, (slot - 16) / 3);
   const scale = BARS / trace.most;
   const x = left + (slot - 3 * thick - 6) / 2;
   const middle = x + (3 * thick + 6) / 2;
-  const [count, weight] = [grouped(cycles), chosen ? 700 : undefined];
-  const said = trace.lanes.map((name, lane) => `${name}: ${grouped(units[lane])} cycles`);
+  const [count, weight] = [grouped(cycles), selected ? 700 : undefined];
+  const lines = trace.lanes.map((name, lane) => `${name}: ${grouped(units[lane])} cycles`);
   return h(
     "g",
-    { key: `share ${share}`, tip: { title: `share ${share}: a block takes ${count} cycles`, lines: said }, drag },
+    { key: `share ${share}`, tip: { title: `share ${share}: a block takes ${count} cycles`, lines }, drag },
     h("rect", {
       key: "whole",
       x,
@@ -203,8 +203,8 @@ function shareOf({ share, cycles, units, trace, chosen, left, slot, floor, drag 
       width: 3 * thick + 6,
       height: cycles * scale,
       fill: "var(--paper)",
-      stroke: chosen ? "var(--ink)" : "var(--grey)",
-      "stroke-width": chosen ? 2.5 : 1,
+      stroke: selected ? "var(--ink)" : "var(--grey)",
+      "stroke-width": selected ? 2.5 : 1,
       class: "grow",
     }),
     units.map((value, lane) =>
@@ -215,7 +215,7 @@ function shareOf({ share, cycles, units, trace, chosen, left, slot, floor, drag 
         width: thick - 1,
         height: value * scale,
         fill: `var(--${UNITS[lane]})`,
-        "fill-opacity": chosen ? 1 : 0.45,
+        "fill-opacity": selected ? 1 : 0.45,
         class: "grow",
       }),
     ),

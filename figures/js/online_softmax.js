@@ -262,7 +262,7 @@ function outputOf({ trace, before, now, divided, x, end, floor, bottom, unit }) 
   const bar = (name, O, left) => {
     const moves = name === "now";
     const top = floor - Math.max(O, 0) * unit;
-    const said = divided ? "O / ℓ" : `O ${name}`;
+    const title = divided ? "O / ℓ" : `O ${name}`;
     const about = divided ? "weights times values" : "weights e^(s − m) times values, not yet divided";
     return [
       h("rect", {
@@ -274,10 +274,10 @@ function outputOf({ trace, before, now, divided, x, end, floor, bottom, unit }) 
         fill: "var(--O)",
         "fill-opacity": moves ? 1 : 0.4,
         class: moves ? "grow" : undefined,
-        tip: { title: `${said}: ${digits(O)}`, lines: [about] },
+        tip: { title: `${title}: ${digits(O)}`, lines: [about] },
       }),
       numberOf({ key: `number ${name}`, x: left + half / 2, y: top - 12, value: O, moves }),
-      label(left + half / 2, bottom + 14, divided ? said : name, { anchor: "middle", fill: "var(--grey)" }),
+      label(left + half / 2, bottom + 14, divided ? title : name, { anchor: "middle", fill: "var(--grey)" }),
     ];
   };
   return [

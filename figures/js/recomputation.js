@@ -184,7 +184,7 @@ function cells({ trace, now, done, place }) {
       const here = now.kind === "rebuild" && String(now.span) === String(span);
       const title = `P of queries ${rows[0]} to ${rows[1] - 1}, keys ${cols[0]} to ${cols[1] - 1}`;
       const never = rebuilt(trace.steps, span).length === 0;
-      const said = here
+      const memory = here
         ? "in fast memory, for this step only"
         : mine.length
           ? `rebuilt ${times(mine.length)}, used and forgotten`
@@ -194,7 +194,7 @@ function cells({ trace, now, done, place }) {
       const box = {
         key: `P ${rows[0]} ${cols[0]}`,
         ...place("P_ij", span),
-        tip: { title, lines: [said, "in slow memory: nothing"], code: mine.at(-1)?.code },
+        tip: { title, lines: [memory, "in slow memory: nothing"], code: mine.at(-1)?.code },
       };
       if (here) return tile({ ...box, name: "P", letter: "P", current: true });
       const middle = [box.x + box.width / 2, box.y + box.height / 2];
@@ -294,7 +294,7 @@ function kept({ trace, now, x, y, side, words }) {
       const box = { x: x + at * (side + 18), y: y + 18, width: side };
       const tip = {
         title: square.name,
-        lines: [`${amount(part * square.bytes)} of ${amount(square.bytes)} in slow memory`, square.said],
+        lines: [`${amount(part * square.bytes)} of ${amount(square.bytes)} in slow memory`, square.words],
       };
       return h(
         "g",

@@ -197,7 +197,7 @@ function block({ owner, scores, all, rank, s, step, x, y, unit }) {
   const [left, top] = [x + owner * unit, y + rank * unit];
   const share = scores / all;
   const [done, now, small] = [s <= step, s === step, unit < 26];
-  const said = scores
+  const words = scores
     ? `${times(scores, "score")}, ${digits(100 * share, 3)}% of the block`
     : "the mask hides all of it";
   const high = done ? share * (unit - 2) : 0;
@@ -210,7 +210,7 @@ function block({ owner, scores, all, rank, s, step, x, y, unit }) {
     ...cell,
     s,
     key: `cell ${rank} ${owner}`,
-    tip: { title: `queries of ${rank}, keys of ${owner}`, lines: [`step ${s}: ${said}`] },
+    tip: { title: `queries of ${rank}, keys of ${owner}`, lines: [`step ${s}: ${words}`] },
     filled: { ...cell, y: top + unit - 1 - high, height: high },
     words: [
       label(number.x, number.y, s, { key: `step ${rank} ${owner}`, anchor: "middle", size: 12, fill }),

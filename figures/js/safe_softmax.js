@@ -85,13 +85,13 @@ function lanesOf({ trace, state, width, wide }) {
 // The window of a dtype with the scores. x: the place of an exponent; back: the exponent at a place.
 function laneOf({ trace, state, lane, x, back, wide, y }) {
   const { zero, inf } = lane.window;
-  const chosen = lane.dtype === state.dtype;
+  const selected = lane.dtype === state.dtype;
   return h(
     "g",
     { key: lane.dtype },
     wide
-      ? label(0, y + LANE / 2, lane.dtype, { weight: chosen ? 700 : undefined })
-      : label(0, y - 12, lane.dtype + (chosen ? ", chosen" : ""), { weight: chosen ? 700 : undefined }),
+      ? label(0, y + LANE / 2, lane.dtype, { weight: selected ? 700 : undefined })
+      : label(0, y - 12, lane.dtype + (selected ? ", chosen" : ""), { weight: selected ? 700 : undefined }),
     zonesOf({ lane, x, y }),
     h("rect", {
       key: "chosen",
@@ -100,23 +100,23 @@ function laneOf({ trace, state, lane, x, back, wide, y }) {
       width: x(HIGH) - x(LOW),
       height: LANE,
       fill: "none",
-      stroke: chosen ? "var(--ink)" : "none",
+      stroke: selected ? "var(--ink)" : "none",
       "stroke-width": 2,
       "pointer-events": "none",
     }),
     label(x(zero) - 3, y + LANE + 11, digits(zero), { anchor: "end", size: 12 }),
     label(x(inf) + 3, y + LANE + 11, digits(inf), { size: 12 }),
-    cloudOf({ trace, state, lane, chosen, x, back, y }),
+    cloudOf({ trace, state, lane, selected, x, back, y }),
   );
 }
 
 // The kind of result that exp has in a dtype, by exponent.
 function zonesOf({ lane, x, y }) {
   const { zero, normal, inf } = lane.window;
-  const zone = (key, from, to, words, look, said) => {
+  const zone = (key, from, to, words, look, about) => {
     const room = x(to) - x(from);
     const box = { x: x(from), y, width: room, height: LANE };
-    const tip = { title: `${lane.dtype}: ${words}`, lines: [said] };
+    const tip = { title: `${lane.dtype}: ${words}`, lines: [about] };
     return [
       h("rect", { key, ...box, ...look, tip }),
       look.few && h("rect", { key: `${key} few`, ...box, fill: "url(#few)", "pointer-events": "none" }),
@@ -150,7 +150,7 @@ function zonesOf({ lane, x, y }) {
 }
 
 // The scores on a grip. The dot that was taken follows the pointer.
-function cloudOf({ trace, state, lane, chosen, x, back, y }) {
+function cloudOf({ trace, state, lane, selected, x, back, y }) {
   const kinds = lane.kinds[state.shift];
   const dragged = (score) => ({
     field: "shift",
@@ -158,7 +158,7 @@ function cloudOf({ trace, state, lane, chosen, x, back, y }) {
   });
   const dots = trace.scores.map((score, n) => {
     const exponent = score - state.shift;
-    const e = chosen ? said(trace.e[state.shift][n]) : EXP[kinds[n]].words;
+    const e = selected ? wordsOf(trace.e[state.shift][n]) : EXP[kinds[n]].words;
     const tip = {
       title: `score ${digits(score)} in ${lane.dtype}`,
       lines: [`exponent ${digits(exponent)}`, `exp is ${e}`],
@@ -180,7 +180,7 @@ function dot(kind, { key, x, y, tip, drag }) {
   );
 }
 
-const said = (value) => (typeof value === "number" ? digits(value) : value);
+const wordsOf = (value) => (typeof value === "number" ? digits(value) : value);
 
 // The weights, and words for those that cannot be drawn.
 function barsOf({ trace, state, x, y, width }) {
@@ -193,8 +193,8 @@ function barsOf({ trace, state, x, y, width }) {
     const tip = {
       title: `weight of score ${digits(score)}`,
       lines: [
-        `exp(${digits(score)} − ${state.shift}) is ${said(e[n])}`,
-        `divided by ${said(l)}: ${said(P[n])}`,
+        `exp(${digits(score)} − ${state.shift}) is ${wordsOf(e[n])}`,
+        `divided by ${wordsOf(l)}: ${wordsOf(P[n])}`,
         `exact: ${digits(trace.exact[n])}`,
       ],
       code: trace.code.P,
@@ -233,7 +233,7 @@ function barsOf({ trace, state, x, y, width }) {
       label(x, top, "1", { size: 12 }),
       label(x, floor, "0", { size: 12 }),
       columns,
-      label(x, floor + 42, `sum of exp: ${said(l)}`),
+      label(x, floor + 42, `sum of exp: ${wordsOf(l)}`),
       label(x + width / 2, floor + 42, `result: ${outcome}`, {
         weight: 650,
         fill: outcome === "right" ? "var(--ink)" : "var(--wrong)",
@@ -284,11 +284,11 @@ function mapOf({ trace, state, x, y, width, legend }) {
 function outcomesOf({ trace, state, x, top, across, drag }) {
   return trace.lanes.map((lane, row) => {
     const above = top + row * (STRIP + 6);
-    const chosen = lane.dtype === state.dtype;
+    const selected = lane.dtype === state.dtype;
     return h(
       "g",
       { key: `outcomes ${lane.dtype}` },
-      label(x, above + STRIP / 2, lane.dtype, { weight: chosen ? 700 : undefined }),
+      label(x, above + STRIP / 2, lane.dtype, { weight: selected ? 700 : undefined }),
       lane.outcomes.map(({ name, first, last: until }) => {
         const box = { x: across(first), y: above, width: across(until + 1) - across(first), height: STRIP };
         const shifts = first === until ? `shift ${first}` : `shifts from ${first} to ${until}`;

@@ -205,7 +205,7 @@ function edgeOf({ trace, left, top }) {
 
 // A chart with a row per order. rows: {name, parts: [{value, color}], words, tips}; limit: {value, words}; named:
 // whether it has the names of the orders.
-function chart({ key, title, rows, most, limit, named, chosen, code }, { x, y, width }) {
+function chart({ key, title, rows, most, limit, named, selected, code }, { x, y, width }) {
   const scale = (width - 140) / most; // the rest is for words at the ends of bars
   const left = named ? 0 : x;
   return h(
@@ -213,7 +213,7 @@ function chart({ key, title, rows, most, limit, named, chosen, code }, { x, y, w
     { key, class: "compared" },
     label(left, y, title, { weight: 650 }),
     rows.map(({ name, parts, words, tips }, row) => {
-      const outlined = name === chosen;
+      const outlined = name === selected;
       const top = y + 26 + row * ROW;
       const ends = x + scale * Math.max(limit.value, sumOf(parts));
       return h(
@@ -269,7 +269,7 @@ function endsOf({ trace }, place) {
   const limit = { value: trace.mean, words: `no order ends before ${digits(trace.mean, 3)}` };
   const title = "the last program ends at";
   const about = { key: "ends", title, rows, most: trace.longest, limit, named: true };
-  return chart({ ...about, chosen: trace.order, code: trace.code }, place);
+  return chart({ ...about, selected: trace.order, code: trace.code }, place);
 }
 
 function headsOf({ trace, wide }, place) {
@@ -282,5 +282,5 @@ function headsOf({ trace, wide }, place) {
   const limit = { value: trace.cache, words: `L2 cache: ${amount(trace.cache)}` };
   const title = "K and V in use at once, at most";
   const about = { key: "heads", title, rows, most: 8 * trace.bytes, limit, named: !wide };
-  return chart({ ...about, chosen: trace.order, code: trace.code }, place);
+  return chart({ ...about, selected: trace.order, code: trace.code }, place);
 }

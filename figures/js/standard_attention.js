@@ -13,7 +13,7 @@ const SQUARES = ["S", "S_masked", "P", "P_dropped", "Z"];
 const TENSORS = ["Q", "K", "V", "O", ...SQUARES];
 const WORDS = { S_masked: "S masked", P_dropped: "P dropped", Z: "Z" };
 const COLOR = { S_masked: "S", P_dropped: "P", Z: "standard", lse: "standard", S_ij: "S" };
-const said = (name) => WORDS[name] ?? name;
+const wordsOf = (name) => WORDS[name] ?? name;
 const thin = (name) => ["Q", "K", "V", "O"].includes(name);
 
 export function draw({ trace, step, width }) {
@@ -179,7 +179,7 @@ function status({ run, now, ended, clock, x, y, across }) {
     (same
       ? `program ${now.number} of ${run.kernels.length}`
       : `kernel ${now.number} of ${run.kernels.length}, ${now.name && run.kernels[now.number - 1]}`);
-  const words = ended ? "done" : clock === 0 ? "not begun" : `${what}: ${now.kind}s ${said(now.name)}`;
+  const words = ended ? "done" : clock === 0 ? "not begun" : `${what}: ${now.kind}s ${wordsOf(now.name)}`;
   return label(x, y, fits(words, across, 13) ? words : what, {
     fill: ended ? "var(--ink)" : "var(--grey)",
     weight: ended ? 650 : undefined,
@@ -190,7 +190,7 @@ function status({ run, now, ended, clock, x, y, across }) {
 function matrix({ run, name, key, place, unit, trace, part }) {
   const [x, y] = place.home(name);
   const width = widthOf(trace, name, unit);
-  const given = ["Q", "K", "V"].includes(name);
+  const isInput = ["Q", "K", "V"].includes(name);
   const lines = run.lines.filter((one) => one.name === name);
   const times = (kind) =>
     lines.filter((one) => one.kind === kind).reduce((sum, one) => sum + one.nbytes, 0) / whole(trace, name);
@@ -199,7 +199,7 @@ function matrix({ run, name, key, place, unit, trace, part }) {
     .filter(Boolean)
     .join(", ");
   const never = run.name.startsWith("Fused") ? "never in slow memory" : "never: this run has no such kernel";
-  const title = `${name === "Z" ? "Z, the dropout mask" : said(name)}: ${size}, ${amount(whole(trace, name))}`;
+  const title = `${name === "Z" ? "Z, the dropout mask" : wordsOf(name)}: ${size}, ${amount(whole(trace, name))}`;
   const tip = { title, lines: [lines.length ? `in the whole run ${trips}` : never], code: lines.at(-1)?.code };
   const middle = x + width / 2;
   return h(
@@ -207,8 +207,8 @@ function matrix({ run, name, key, place, unit, trace, part }) {
     { key: key(`home ${name}`), tip },
     slot({ key: "slot", x, y, width, height: unit, dash: !lines.length }),
     lines.length > 0 &&
-      (given || part > 0) &&
-      tile({ key: "there", x, y, width, height: unit * (given ? 1 : part), name: COLOR[name] ?? name, stored: true }),
+      (isInput || part > 0) &&
+      tile({ key: "there", x, y, width, height: unit * (isInput ? 1 : part), name: COLOR[name] ?? name, stored: true }),
     !lines.length &&
       label(middle, y + unit / 2, "never", {
         anchor: "middle",
@@ -216,7 +216,7 @@ function matrix({ run, name, key, place, unit, trace, part }) {
         fill: "var(--grey)",
         rotate: width < unit && -90,
       }),
-    label(middle, y - 10, said(name), {
+    label(middle, y - 10, wordsOf(name), {
       anchor: "middle",
       size: 12,
       fill: lines.length ? "var(--ink)" : "var(--grey)",
@@ -254,14 +254,14 @@ function fastTiles({ run, key, place, unit, trace, now, ended, clock, pieces }) 
   const piece = pieces.findLast((one) => one.line.name === scores);
   const filled = piece && piece.line.kind === "load" ? piece.to : 1;
   const square = scores === "S_ij";
-  const title = square ? "S_ij, then P_ij" : `a band of ${said(scores)}`;
+  const title = square ? "S_ij, then P_ij" : `a band of ${wordsOf(scores)}`;
   const lines = square
     ? ["256 queries, 256 keys", "computed here, used and forgotten: never stored"]
     : ["256 rows; bands are this high so that they can be seen, their height changes no byte"];
   const band = h(
     "g",
     { key: "scores", tip: { title, lines, code: square ? undefined : now.code } },
-    label(x, y - 9, square ? "S, P" : said(scores), { size: 12 }),
+    label(x, y - 9, square ? "S, P" : wordsOf(scores), { size: 12 }),
     slot({ key: "slot", x, y, width: square ? unit / 4 : widthOf(trace, scores, unit), height: unit / 4, dash: true }),
     tile({
       key: `band ${scores}`,
@@ -288,7 +288,7 @@ function flying({ line, from, to, key, place, unit, trace }) {
   const height = row(to) - row(from);
   const nbytes = (to - from) * line.nbytes;
   const tip = {
-    title: `${line.kind} ${said(line.name)}, rows ${first} to ${last - 1}`,
+    title: `${line.kind} ${wordsOf(line.name)}, rows ${first} to ${last - 1}`,
     lines: [`${amount(nbytes)} of its ${amount(line.nbytes)} in this step`],
     code: line.code,
   };
@@ -351,13 +351,13 @@ function billOf({ trace, run, at, x, y, across, clock, bill }) {
     const [loaded, stored] = [total(run, name, "load", clock), total(run, name, "store", clock)];
     const color = `var(--${COLOR[name] ?? name})`;
     return {
-      name: said(name),
+      name: wordsOf(name),
       parts: [
         { value: loaded, color },
         { value: stored, color, stored: true },
       ],
       words: loaded + stored ? amount(loaded + stored) : "",
-      tip: { title: said(name), lines: [`loaded ${amount(loaded)}`, `stored ${amount(stored)} (hatched)`] },
+      tip: { title: wordsOf(name), lines: [`loaded ${amount(loaded)}`, `stored ${amount(stored)} (hatched)`] },
     };
   });
   return [

@@ -110,14 +110,14 @@ function plain(attributes) {
     if (!SPECIAL.has(name) && value !== undefined && value !== null && value !== false) kept[name] = value;
   }
   if (attributes.tip)
-    Object.assign(kept, { "data-tip": "", role: "img", tabindex: "-1", "aria-label": said(attributes.tip) });
+    Object.assign(kept, { "data-tip": "", role: "img", tabindex: "-1", "aria-label": textOf(attributes.tip) });
   if (attributes.drag) kept["data-drag"] = "";
   if (attributes.drag?.name) Object.assign(kept, { role: "slider", tabindex: "0", "aria-label": attributes.drag.name });
   return kept;
 }
 
 // A tip as text: one sentence after the other.
-export function said(tip) {
+export function textOf(tip) {
   return [tip.title, ...(tip.lines ?? []), tip.code].filter(Boolean).join(". ");
 }
 

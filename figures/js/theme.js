@@ -3,8 +3,8 @@ export function wearing(whole) {
   const system = matchMedia("(prefers-color-scheme: dark)");
   const dress = () => {
     const { jpThemeLight, theme = document.documentElement.dataset.theme } = document.body.dataset;
-    const said = { true: "light", false: "dark" }[jpThemeLight] ?? { light: "light", dark: "dark" }[theme];
-    whole.dataset.theme = said ?? (system.matches ? "dark" : "light");
+    const name = { true: "light", false: "dark" }[jpThemeLight] ?? { light: "light", dark: "dark" }[theme];
+    whole.dataset.theme = name ?? (system.matches ? "dark" : "light");
   };
   dress();
   system.addEventListener("change", dress);

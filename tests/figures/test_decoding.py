@@ -19,7 +19,7 @@ def test_plans_are_flashlabs(state):
         assert (part["programs"], part["waves"], part["us"]) == (plan.programs, plan.waves, plan.seconds * 1e6)
         programs = part["busiest"] * part["waves"] + (trace["sms"] - part["busiest"]) * (part["waves"] - 1)
         assert programs == plan.programs
-    assert trace["chosen"] == decoding.splits(state.B * state.Hk, state.N, slots=132)
+    assert trace["rule"] == decoding.splits(state.B * state.Hk, state.N, slots=132)
 
 
 @pytest.mark.parametrize("S", [1, 4, 33, 64])

@@ -2,7 +2,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { deflateSync } from "node:zlib";
-import { h, markup, said } from "../../../figures/js/svg.js";
+import { h, markup, textOf } from "../../../figures/js/svg.js";
 import { ahead, events, moved, schedule, until } from "../../../figures/js/clock.js";
 import { turned } from "../../../figures/js/hands.js";
 import { fromHash, keyOf, nearest, python, toHash, unpacked } from "../../../figures/js/state.js";
@@ -130,7 +130,7 @@ test("keys turn a handle by one value, in the direction in which it moves", () =
   assert.equal(turned({}, right, ["0", "1/16"], "1/16"), "1/16");
 });
 
-test("numbers are said as the kernel says them", () => {
+test("numbers are textOf as the kernel says them", () => {
   assert.deepEqual([999, 1000, 328_000, 1.18e6, 40.3e9].map(amount), ["999 B", "1 kB", "328 kB", "1.18 MB", "40.3 GB"]);
   assert.deepEqual(
     [20_582, 163 * 1024, 40 * 2 ** 20].map((bytes) => room(bytes)),
@@ -175,5 +175,5 @@ test("markup escapes, and leaves out what is no attribute", () => {
     markup(node),
     '<g x="1" data-tip="" role="img" tabindex="-1" aria-label="a &quot;&lt;b>&quot;. c" data-drag="">1 &lt; 2</g>',
   );
-  assert.equal(said({ title: "K", code: "K_j = load()" }), "K. K_j = load()");
+  assert.equal(textOf({ title: "K", code: "K_j = load()" }), "K. K_j = load()");
 });
