@@ -1,4 +1,4 @@
-"""The exercises to grade, and a question about each that its author can answer: ``docs/teach.md`` shows both."""
+"""The exercises to grade, and for each a question that the author of an answer can answer, as in ``docs/teach.md``."""
 
 from typing import NamedTuple
 
