@@ -63,7 +63,7 @@ idle = Question(
         (0.5, "That is the limit for many ranks. With four, the average rank does a bit more."),
         (1, "Tokens are divided evenly, work is not: the causal mask hides whole blocks from all ranks but the last."),
         (3 / 7, "That is the idle share. The question is about the share in which they compute."),
-        (0.4375, "The slowest rank has 3.5 blocks, not 4; and 1.75 are not the average."),
+        (0.4375, "The slowest rank has 3.5 blocks, not 4; and the average is 2, not 1.75."),
     ),
     rel=0.02,
     minutes=4,
@@ -136,7 +136,7 @@ merge = Exercise(
         Case("two sides of which neither has met a key", _sides(-inf, -inf, O=0, O_b=0)),
     ),
     draw=_draw_merge,
-    sways=True,  # a weight e^(lse - lse of both) has the rounding of lse in it
+    sways=True,  # the rounding of lse changes the weights e^(lse - lse of both)
     mistakes=(
         Mistake("averaged the outputs, however heavy the sides are.", "Weigh them with e^lse.",
                 "(l[:, None] * O + l_b[:, None] * O_b) / l_safe[:, None]", "(O + O_b) / 2"),

@@ -1,4 +1,4 @@
-"""Questions to answer before the cell that shows it: what must be kept, and a quiz on the lessons up to this one."""
+"""Questions to answer before a cell shows the answer: what must be kept, and a quiz on the lessons up to this one."""
 
 from flashlab.grading.exercise import Question
 

@@ -40,7 +40,7 @@ class AttentionOfOneHead(torch.autograd.Function):
     def backward(ctx, dO):
         """Return a gradient per argument of ``forward``; None for what is no tensor."""
         Q, K, V, O, lse = ctx.saved_tensors
-        dO = dO.contiguous()  # of a sum it is one number, expanded
+        dO = dO.contiguous()  # the gradient of a sum is one number, expanded
         delta = ctx.kernels.delta(O, dO)  # [Nq]
         dQ = ctx.kernels.query_gradients(Q, K, V, dO, lse, delta, ctx.causal)
         dK, dV = ctx.kernels.key_value_gradients(Q, K, V, dO, lse, delta, ctx.causal)
@@ -48,9 +48,10 @@ class AttentionOfOneHead(torch.autograd.Function):
 
 
 def kernels_of_one_head(launch, forward, delta, dQ, add_rows, tile=128):
-    """Return the ``Kernels`` that launch a learner's: a wrapper and kernel of the forward pass, and three of the other.
+    """Return the ``Kernels`` that launch a learner's kernels.
 
-    The forward kernel multiplies float16, so its inputs are rounded to it. tile: rows of queries, and of keys.
+    launch, forward: the wrapper and the kernel of the forward pass, which multiplies float16: inputs are rounded to it.
+    delta, dQ, add_rows: of the backward pass. tile: rows of queries, and of keys.
     """
 
     def empty(N, *shape):
@@ -152,7 +153,7 @@ def _launch(attempt, Q, K, V, dO, causal, gap):
         raise TypeError("expected a class that inherits from torch.autograd.Function")
     leaves = _leaves(gap, Q, K, V)
     O = attempt.apply(*leaves, causal, DENSE)
-    dO = torch.tensor(dO, device=DEVICE).expand(O.shape)  # of a sum it is one number
+    dO = torch.tensor(dO, device=DEVICE).expand(O.shape)  # the gradient of a sum is one number
     gradients = torch.autograd.grad(O, leaves, dO)
     return Both(*(X.detach().cpu().numpy() for X in (O, *gradients)))
 
@@ -164,12 +165,12 @@ def _exact(Q, K, V, dO, causal, gap):
 
 IN_CTX = (
     "the numbers are right, but it keeps tensors that autograd does not watch: when one was changed in place before "
-    "the backward pass, the gradient was wrong without a word. Keep tensors with ctx.save_for_backward."
+    "the backward pass, the gradient was wrong without an error. Keep tensors with ctx.save_for_backward."
 )
 
 
 def _watched(attempt, Q, K, V, dO, causal, gap):
-    """Law: where an input is changed between the passes, the backward pass raises, or has a copy."""
+    """Law: where an input is changed between the passes, the backward pass raises, or uses a copy."""
     kept, changed = (_query_gradients_after(attempt, factor, Q, K, V, dO, causal, gap) for factor in (1, 2))
     return None if changed is None or torch.equal(kept, changed) else IN_CTX
 
@@ -222,7 +223,7 @@ function = Exercise(
                 "return dQ, dK, dV, None, None", "return dQ, dK, dV"),
         Mistake("exchanged dK and dV.", "Gradients come back in the order of forward's arguments.",
                 "return dQ, dK, dV,", "return dQ, dV, dK,"),
-        Mistake("passed dO as it came: of a sum it is one number, expanded, and its rows do not lie side by side.",
+        Mistake("passed dO as it came: if the loss is a sum, dO is one number, expanded, and not contiguous.",
                 "Call dO.contiguous() first.", "dO = dO.contiguous()", "dO = dO"),
         Mistake("forgot the mask in backward.", "Keep causal in ctx, and pass it to both gradients.",
                 "ctx.causal)\n        dK", "False)\n        dK"),
