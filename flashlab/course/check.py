@@ -253,8 +253,8 @@ def _refused(name, exercise, attempt, patience):
     with _Waiting(name, 0) as waiting:
         if COMPILES > SLOW:
             waiting.say("right in the interpreter; now it is compiled for a GPU")
-        noted = forked.run(partial(outcomes.launches, exercise, attempt), patience)
-        reason = compiles.refusal(noted.values[0]) if noted.values else None
+        run = forked.run(partial(outcomes.launches, exercise, attempt), patience)
+        reason = compiles.refusal(run.values[0]) if run.values else None
     return f"But for a GPU it does not compile: {reason}" if reason else ""
 
 

@@ -30,8 +30,8 @@ def number(text: str, unit: str = "") -> float:
     tree, sizes = _tree(text), {name.casefold(): size for name, size in BYTES.items()}
     if unit not in BYTES:
         sizes = {unit.casefold(): 1}
-    written = {name: sizes[name.casefold()] for name in _names(tree)}
-    return float(_value(tree, written)) / (sizes[unit.casefold()] if written else 1)
+    units = {name: sizes[name.casefold()] for name in _names(tree)}
+    return float(_value(tree, units)) / (sizes[unit.casefold()] if units else 1)
 
 
 def is_formula(text: str) -> bool:

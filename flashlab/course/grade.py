@@ -1,7 +1,7 @@
 """Grade the answers of a class: ``python -m flashlab.course.grade FOLDER --csv grades.csv``.
 
-Every entry of FOLDER belongs to one learner, whose name it has: a folder, a zip or a notebook, as a learning platform
-writes them. The table has a row per learner and exercise: the verdict ("right", "wrong", "not judged", "not
+Every entry of FOLDER is a folder, a zip or a notebook with the name of one learner, as a learning platform writes
+them. The table has a row per learner and exercise: the verdict ("right", "wrong", "not judged", "not
 attempted"), the first case that fails with its inputs, what was wrong, and a note. With ``--wide`` it has a row per
 learner, with sums of minutes. With ``--roster`` it has the columns of the list of the class, too.
 

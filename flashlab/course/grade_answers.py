@@ -183,9 +183,9 @@ def _needed(earlier, own, value):
     for statement in reversed([*own, ast.Expr(value)]):
         names = _before(statement, names)
     modules = {name for it in earlier if isinstance(it, ast.Import | ast.ImportFrom) for name in _bound(it)}
-    left = [(at, it, _bound(it) | _changed(it) - modules) for at, it in enumerate(earlier)]
+    candidates = [(at, it, _bound(it) | _changed(it) - modules) for at, it in enumerate(earlier)]
     kept = {}
-    while new := {at: it for at, it, bound in left if at not in kept and (bound & names or "*" in bound)}:
+    while new := {at: it for at, it, bound in candidates if at not in kept and (bound & names or "*" in bound)}:
         kept |= new
         names = names.union(*map(_used, new.values()))
     before = [it if isinstance(it, ast.FunctionDef | ast.ClassDef) else _in_try(it) for _, it in sorted(kept.items())]

@@ -155,7 +155,7 @@ without_mean = Exercise(
                 "mean = K.mean(0)", "mean = np.resize(K.mean(1), K.shape[1])"),
         Mistake("did not scale the correction of lse.", "lse is of scaled scores.", "scale * (Q @ mean)", "Q @ mean"),
         Mistake("returned the correction of lse with the wrong sign.",
-                "Scores fell, and lse with them: the correction is added.",
+                "Scores fell, and lse with them: the correction is added to lse.",
                 "scale * (Q @ mean)", "-scale * (Q @ mean)"),
         Mistake("did not correct lse.", "Every score of query i fell by scale · Q_i · mean.",
                 "scale * (Q @ mean)", "0 * (Q @ mean)"),

@@ -152,7 +152,7 @@ quiz_gradient = Question(
         "0.5 · (1 − 2)",
     ),
     wrong=(
-        (0.5, "The sign: dP − delta, not delta − dP. (It is dS of the second key.)"),
+        (0.5, "The sign: dP − delta, not delta − dP. (0.5 is dS of the second key.)"),
         (-1, "That is dP − delta. It is multiplied by P."),
     ),
 )

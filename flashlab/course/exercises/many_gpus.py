@@ -38,7 +38,7 @@ turn = Exercise(
                 "(rank - step) % P", "(rank - step - 1) % P"),
         Mistake("did not close the ring.", "Past the last rank comes rank 0 again: % P.",
                 "(rank - step) % P, (rank + 1) % P, (rank - 1) % P", "rank - step, rank + 1, rank - 1"),
-        Mistake("exchanged the rank that it sends to and the one that it gets from.", "Keys go to rank + 1.",
+        Mistake("exchanged the rank to send to and the rank to receive from.", "Keys go to rank + 1.",
                 "(rank + 1) % P, (rank - 1) % P", "(rank - 1) % P, (rank + 1) % P"),
         Mistake("sent keys `step` ranks on.", "In each step they go one rank on.",
                 "(rank + 1) % P, (rank - 1) % P", "(rank + step) % P, (rank - step) % P"),

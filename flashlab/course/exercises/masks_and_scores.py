@@ -66,9 +66,9 @@ window_keys = Question(
         "4096 before it, and its own.",
     ),
     wrong=(
-        (4096, "That would be Hugging Face's sliding_window=4096. Here the own key comes on top."),
+        (4096, "That would be Hugging Face's sliding_window=4096. Here the query's own key comes on top."),
         (4095, "That is one key less than Hugging Face's window; FlashAttention's has one more."),
-        (8193, "right is 0: nothing after the own key."),
+        (8193, "right is 0: no key after the query's own."),
     ),
     minutes=1,
 )
@@ -107,7 +107,7 @@ bounds = Exercise(
     ),
     draw=_draw_bounds,
     mistakes=(
-        Mistake("counted the own key in the window.", "left counts the keys before it.",
+        Mistake("counted the query's own key in the window.", "left counts the keys before it.",
                 "Nk - Nq - left, 0", "Nk - Nq - left + 1, 0"),
         Mistake("aligned the queries at the upper left.", "Query i is at key i + Nk − Nq.",
                 "rows.start + Nk - Nq - left, 0)\n    stop = min(rows.stop + Nk - Nq",

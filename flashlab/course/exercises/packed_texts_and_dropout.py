@@ -71,7 +71,7 @@ positions = Exercise(
     mistakes=(
         Mistake("returned the rows.", "Positions start again at 0 with each text.",
                 " - np.repeat(offsets[:-1], np.diff(offsets))", ""),
-        Mistake("returned the beginnings.", "Subtract them from the rows.",
+        Mistake("returned where the texts begin.", "Subtract that from the rows.",
                 "np.arange(offsets[-1]) - np.repeat", "np.repeat"),
         Mistake("subtracted the ends.", "A text begins at offsets[n] and ends at offsets[n + 1].",
                 "np.repeat(offsets[:-1]", "np.repeat(offsets[1:]"),
@@ -146,7 +146,7 @@ work = Exercise(
                 "range(0, N, Br)", "range(0, max(np.diff(offsets)), Br)"),
         Mistake("numbered the tiles.", "Return the rows at which they start and stop.",
                 "(n, start, min(start + Br, N))", "(n, start // Br, start // Br + 1)"),
-        Mistake("counted rows from the first text on.", "Count them within the text.", "(n, start, min(start + Br, N))",
+        Mistake("counted rows across all texts.", "Count them within the text.", "(n, start, min(start + Br, N))",
                 "(n, start + int(offsets[n]), min(start + Br, N) + int(offsets[n]))"),
     ),
     level=2,

@@ -229,7 +229,7 @@ def _two_large_tokens(size, dtype):
 
 
 def _makes_no_keys(attempt):
-    """Law with inputs of its own: no keys and values are made, which float64 would not hold at the size 2⁵¹².
+    """Law with inputs of its own: no keys or values are made. At the size 2⁵¹² float64 would not hold them.
 
     An attempt that computes in float32, whatever its inputs are, is wrong at both sizes: the cases judge it.
     """

@@ -59,9 +59,9 @@ choose = Exercise(
         "usable = np.where(able, us, inf); apart = |log2(lengths / N)|, ∞ where no usable time is finite; two argmins.",
     ),
     mistakes=(
-        Mistake("chose a version that cannot do the call.", "Look at the times of able versions only.",
+        Mistake("chose a version that cannot compute the call.", "Look at the times of able versions only.",
                 "np.where(able, us, np.inf)", "us"),
-        Mistake("looked at the versions that cannot do the call.", "Look at the times of able versions only.",
+        Mistake("looked at the versions that cannot compute the call.", "Look at the times of able versions only.",
                 "np.where(able, us, np.inf)", "np.where(able, np.inf, us)"),
         Mistake("took the nearest cell by the difference of lengths.",
                 "Time grows by ratios: compare |log2(length / N)|.",

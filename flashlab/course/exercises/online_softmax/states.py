@@ -40,7 +40,7 @@ def draw_maxima_near(rng, m):
 
 
 def draw_two_states(rng, size, dv):
-    """Draw the states of two parts of the keys of up to ``size`` rows. The lower part may count, by large sums."""
+    """Draw the states of two parts of the keys of up to ``size`` rows. The lower part may have sums that count."""
     m_a = draw_maxima(rng, rng.integers(1, size + 1))  # [Br]
     m_b = draw_maxima_near(rng, m_a)
     large = rng.random() < 0.5

@@ -71,7 +71,7 @@ def _numbered(X):
 
 
 def _objection(uses, Nk, Bc):
-    """Return what is wrong with the order of uses (name, places) of K and V; None if fine, or if rows are missing."""
+    """Return a fault in the order of uses (name, places) of K and V; None if there is none, or if rows are missing."""
     keys, values = ([places for name, places in uses if name == tensor] for tensor in "KV")
     if max(map(len, keys), default=0) > Bc:
         return TOO_MANY

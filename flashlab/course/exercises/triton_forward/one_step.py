@@ -64,7 +64,7 @@ def _step(property, m, l, O, S, V, scale=1.0):
 
 def _draw(rng, size):
     """Draw a state of rows, with maxima in units of log2, and the products of a tile near its maxima."""
-    Br, Bc, dv = np.minimum(rng.integers((4, 1, 1), 2 * size + 3), TILE)  # 4 rows show how the rounding of inputs sways
+    Br, Bc, dv = np.minimum(rng.integers((4, 1, 1), 2 * size + 3), TILE)  # 4 rows show the effect of rounded inputs
     scale = float(rng.choice([0.125, 0.25, 1, 0.7, 4]))
     S = scores(rng, Br, Bc, largest=1e12)  # [Br, Bc]
     m = draw_maxima_near(rng, S.max(1))  # [Br]
