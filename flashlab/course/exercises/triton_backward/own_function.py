@@ -16,7 +16,7 @@ from flashlab.reference.rules import Rules
 
 
 class Kernels(NamedTuple):
-    """Launches of the kernels of one head, on tensors of float32 whose rows lie side by side."""
+    """Launches of the kernels of one head, on contiguous tensors of float32."""
 
     forward: Callable  # (Q, K, V, causal) -> O [Nq, d], lse [Nq]
     delta: Callable  # (O, dO) -> delta [Nq]
@@ -97,9 +97,9 @@ def of_all_heads(function, kernels):
 
 
 def _arrays(*tensors):
-    """Return tensors whose rows lie side by side as arrays in float64."""
+    """Return contiguous tensors as arrays in float64. Raises ValueError if one is not contiguous."""
     if not all(tensor.is_contiguous() for tensor in tensors):
-        raise ValueError("the rows of a tensor do not lie side by side: its method contiguous() copies it")
+        raise ValueError("a tensor is not contiguous: its method contiguous() returns a copy that is")
     return [tensor.detach().cpu().double().numpy() for tensor in tensors]
 
 
@@ -208,7 +208,7 @@ function = Exercise(
     exact=_exact,
     edges=(
         _edge("two queries, two keys", 2, 2, 2, False),
-        _edge("more keys than queries, and rows that do not lie side by side", 2, 4, 3, False, False, 1),
+        _edge("more keys than queries, and inputs that are not contiguous", 2, 4, 3, False, False, 1),
         _edge("a causal mask", 3, 3, 2, True),
         _edge("the gradient of a sum: dO is one number, expanded", 2, 3, 2, False, True),
         _edge("causal, with queries that see no key", 4, 2, 2, True),

@@ -82,7 +82,7 @@ launch = Exercise(
         _edge("fewer queries than keys, causal", 20, 90, 32, True),
         _edge("more queries than a tile has rows", 150, 20, 16, False),
         _edge("more queries than keys, causal", 90, 20, 32, True),
-        _edge("rows that do not lie side by side", 20, 30, 16, False, 8),
+        _edge("inputs that are not contiguous", 20, 30, 16, False, 8),
     ),
     draw=_draw,
     draws=10,
