@@ -12,8 +12,8 @@ from flashlab.grading.exercise import Exercise
 def mine(name: str) -> Callable:
     """Return the learner's function or kernel for the exercise ``name``.
 
-    Without one that passes its check today, print a sentence and return the course's own solution. Raises ValueError
-    for an unknown exercise and for a question, whose answer is no function.
+    If there is none, or it does not pass its check any more, print a sentence and return the course's own solution.
+    Raises ValueError for an unknown exercise and for a question, whose answer is no function.
     """
     exercise = find(name)
     if not isinstance(exercise, Exercise):
@@ -26,11 +26,12 @@ def mine(name: str) -> Callable:
         answer = self_contained.loaded(source, f"<your answer to {name}>")
         with defaults():
             passes = judged(name, exercise, answer, compiled=False).mark == "✓"
-    except (Exception, SystemExit):  # the learner may have edited the file
+    except (Exception, SystemExit):  # the learner may have edited progress.json
         passes = False
     if passes:
         return answer
     print(
-        f"Your answer to {name} passes its check no more: check it again; until then the course's solution stands in."
+        f"Your answer to {name} does not pass its check any more: check it again. Until then the course's solution "
+        "stands in."
     )
     return exercise.reference

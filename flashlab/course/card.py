@@ -6,8 +6,8 @@ What comes from the learner (values, messages, output) is escaped.
 from html import escape
 from typing import NamedTuple
 
-COLOURS = {"✓": "seagreen", "✗": "crimson"}  # at least 3 to 1 on a white and on a black page
-EDGES = {"✓": "solid", "✗": "double"}  # they differ in grey, too
+COLOURS = {"✓": "seagreen", "✗": "crimson"}  # a contrast of at least 3 to 1 on a white and on a black page
+EDGES = {"✓": "solid", "✗": "double"}  # they tell the marks apart without colour, too
 WORDS = {"✓": "right", "✗": "wrong"}
 ROW = "text-align: left; vertical-align: top; padding: 1px 12px 1px 0; background: none; border: 0"
 
@@ -16,12 +16,12 @@ class Verdict(NamedTuple):
     """The verdict of a check on an attempt."""
 
     mark: str  # ✓ ✗ or ○ (not judged)
-    line: str  # the verdict in a line
+    line: str  # the verdict in one line
     did: str = ""  # the diagnosis: what the learner did, and what to do
     message: str = ""  # other faults of the results, in a sentence or two
-    inputs: tuple[tuple[str, str], ...] = ()  # the smallest wrong ones: name and value
-    results: tuple[tuple[str, str], ...] = ()  # the expected results, and those of the attempt
-    printed: str = ""  # by the attempt
+    inputs: tuple[tuple[str, str], ...] = ()  # the smallest inputs with a wrong result: name and value
+    results: tuple[tuple[str, str], ...] = ()  # expected results, and the attempt's: name and value
+    printed: str = ""  # what the attempt printed
     next: str = ""  # a call that helps
 
 
@@ -40,7 +40,7 @@ def text(name: str, verdict: Verdict) -> str:
 
 
 def _joint(verdict):
-    """Return the text between the name of an exercise and the line: the name may be the line's subject."""
+    """Return what stands between an exercise's name and a verdict's line: a space if the name is the line's subject."""
     return " " if verdict.line.startswith("fails for ") else ": "
 
 

@@ -92,8 +92,8 @@ def train(
     """Train a fresh model on one stretch of text per step. The seed decides the first weights and the stretches.
 
     name: the title of the progress bar; there is none if None.
-    positions: where the context is divided over processes, the places [n] in it that this one has, as
-    ``distributed.positions`` gives them; then the attention is one over the same processes, and ``add_up`` adds up a
+    positions: the positions [n] of this process's tokens, where the context is divided over processes, as
+    ``distributed.positions`` returns them. The attention is then one over the same processes, and ``add_up`` adds up a
     tensor over them, in place, as ``torch.distributed.all_reduce`` does.
     """
     tokens, alphabet = text()
@@ -110,7 +110,7 @@ def train(
             here, following = stretch[:-1], stretch[1:]  # [N], [N]
             if positions is not None:
                 here, following = here[positions], following[positions]  # [n], [n]
-            scores = model(here[None], positions)[0].double()  # [N, alphabet]
+            scores = model(here[None], positions)[0].double()  # [N, alphabet] or [n, alphabet]
             loss = F.cross_entropy(scores, following, reduction="sum") / CONTEXT
             optimizer.zero_grad()
             loss.backward()

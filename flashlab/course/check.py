@@ -3,8 +3,8 @@
 A check never raises. It shows a ``Verdict``: in a notebook as a ``card``, elsewhere as text. An attempt is run on each
 case of its exercise, small ones first, in a process of its own. The name of a case is the property that a wrong answer
 breaks. If the attempt matches a known mistake, the check names it. An attempt that times out or is interrupted is
-neither right nor wrong, and is not stored; neither is a function of the course. The settings of the learner's process
-do not reach a check: ``grading.defaults``.
+neither right nor wrong, and is not stored. A function of the course is not judged. The settings of the learner's
+process do not reach a check: ``grading.defaults``.
 
 ``python -m flashlab.course.check`` prints your progress.
 """
@@ -62,7 +62,7 @@ def check(name: str, attempt: object, *, note: bool = True) -> None:
         _say(f"○ {name}: interrupted, so not judged.")
     except UnknownExercise as error:
         _say(f"○ {error}")
-    except BaseException as error:  # to inspect an attempt may raise SystemExit
+    except BaseException as error:  # inspecting an attempt may raise SystemExit
         _say(shortened(f"○ {name}: this could not be judged: {message_of(error)}", LONGEST))
 
 
@@ -77,7 +77,7 @@ def hint(name: str, layer: int = 1) -> None:
 
 
 def solution(name: str, *, sure: bool = False) -> None:
-    """Print the reference for the exercise ``name``, once you are sure; not with FLASHLAB_SOLUTIONS=hidden."""
+    """Print the reference for the exercise ``name`` if you are ``sure``; never with FLASHLAB_SOLUTIONS=hidden."""
     exercise = find(name)
     if os.environ.get("FLASHLAB_SOLUTIONS") == "hidden":
         _say("Solutions are hidden in your class (FLASHLAB_SOLUTIONS=hidden).")
@@ -177,7 +177,7 @@ def _attempted(name, exercise, attempt, compiled):
         expected, patience = _expected(exercise)
         run = forked.run(partial(outcomes.outcomes, exercise, attempt), patience, waiting)
         first = verdict.first_wrong(exercise, run.values, expected)
-        if first is None and run.end and run.end not in NOT_JUDGED:  # once more: was it the machine?
+        if first is None and run.end and run.end not in NOT_JUDGED:  # run it once more: the machine may be the cause
             run = forked.run(partial(outcomes.outcomes, exercise, attempt), patience, waiting)
             first = verdict.first_wrong(exercise, run.values, expected)
         if first is not None:
@@ -193,7 +193,7 @@ def _attempted(name, exercise, attempt, compiled):
     if run.end == "memory":
         return Verdict("○", "the machine ran out of memory and stopped it, so it is not judged.")
     if run.end == "killed":
-        return Verdict("○", "its process was killed (SIGKILL), so it is not judged. The sender is not on record.")
+        return Verdict("○", "its process was killed (SIGKILL), so it is not judged. What killed it is unknown.")
     cases = outcomes.cases(exercise)
     if run.end or len(run.values) < len(cases):
         at = min(len(run.values), len(cases) - 1)
@@ -204,11 +204,11 @@ def _attempted(name, exercise, attempt, compiled):
 
 
 def _smaller(exercise, attempt, at, fault, patience, waiting):
-    """Return the fault on the smallest drawn inputs that show one, instead of that on case ``at``."""
+    """Return a fault on the smallest drawn inputs that show one; ``fault`` if none do, or case ``at`` is not drawn."""
     if fault.on != draws.PROPERTY:
         return fault
     edges = draws.smaller(exercise, at - len(exercise.edges))
-    smaller = dataclasses.replace(exercise, edges=edges, draws=0, once=())  # laws with inputs of their own spoke before
+    smaller = dataclasses.replace(exercise, edges=edges, draws=0, once=())  # laws in ``once`` ran on the first case
     run = forked.run(partial(outcomes.outcomes, smaller, attempt), patience, waiting)
     found = verdict.first_wrong(smaller, run.values, outcomes.expected_of(smaller))
     return fault if found is None else found[1]
@@ -245,16 +245,16 @@ def _is_stub(exercise, attempt, waiting):
 
 
 def _refused(name, exercise, attempt, patience):
-    """Return the objection of a GPU's compiler to a kernel that is right in the interpreter; "" if nothing."""
+    """Return the objection of a GPU's compiler to a kernel that is right in the interpreter; "" if it has none."""
     if type(attempt).__name__ != "InterpretedFunction":
         return ""
-    from flashlab.kernels import compiles  # late: Triton
+    from flashlab.kernels import compiles  # imported here, since it needs Triton
 
     with _Waiting(name, 0) as waiting:
         if COMPILES > SLOW:
             waiting.say("right in the interpreter; now it is compiled for a GPU")
-        noted = forked.run(partial(outcomes.launches, exercise, attempt), patience)
-        reason = compiles.refusal(noted.values[0]) if noted.values else None
+        run = forked.run(partial(outcomes.launches, exercise, attempt), patience)
+        reason = compiles.refusal(run.values[0]) if run.values else None
     return f"But for a GPU it does not compile: {reason}" if reason else ""
 
 
@@ -266,7 +266,7 @@ def _expected(exercise):
     if exercise not in _CACHED:
         found = forked.run(partial(outcomes.expected, exercise), 60 * max(1, PATIENCE))
         if found.end:
-            raise RuntimeError(f"the reference did not come to its end here ({found.end} {found.printed[-1]})".strip())
+            raise RuntimeError(f"the reference did not finish here ({found.end} {found.printed[-1]})".strip())
         _CACHED[exercise] = tuple(found.values), 10 * found.seconds
     expected, seconds = _CACHED[exercise]
     return expected, max(PATIENCE, seconds)
@@ -324,7 +324,7 @@ def _kind_of_answer(question, answer):
 
 
 def _same(question, answer, expected):
-    """Return whether an answer is the expected one, which may be a wrong one that the question explains."""
+    """Return whether an answer equals ``expected``: the right answer, or a wrong one that the question explains."""
     if isinstance(expected, str):
         return isinstance(answer, str) and _same_text(answer.strip(AROUND), expected.strip(AROUND))
     if isinstance(expected, bool):
@@ -342,7 +342,7 @@ def _same_text(answer, expected):
 
 
 def _number(answer, unit):
-    """Return an answer as a number; None if it is none. An array of one number is one, and so is "2"; True is not."""
+    """Return an answer as a number, or None. An array of one number and "2" count as numbers; True does not."""
     if isinstance(answer, bool | bytes):
         return None
     try:

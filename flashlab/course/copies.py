@@ -22,7 +22,7 @@ from flashlab.course.data import NOTEBOOKS
 
 COMMAND = ".venv/bin/python -m flashlab.course.copies"
 VERSIONS = "versions.json"
-DEEPER = re.compile(r"\]\((?=\.\./|data/)")  # links that lead out of the folder of the lessons
+DEEPER = re.compile(r"\]\((?=\.\./|data/)")  # the start of links that need one ../ more in a copy
 
 
 def refresh(notebooks: Path = NOTEBOOKS) -> list[str]:
@@ -45,10 +45,10 @@ def refresh(notebooks: Path = NOTEBOOKS) -> list[str]:
 
 
 def take(name: str, notebooks: Path = NOTEBOOKS) -> str:
-    """Write the newest version of a lesson, as "06_tiling" or "06", with the learner's cells; return a sentence on it.
+    """Write the newest version of a lesson with the learner's cells; return a sentence on it.
 
-    The old copy stays beside it. Raises ValueError for an unknown lesson and for a file that is no notebook, OSError
-    if a file cannot be written.
+    name: such as "06_tiling" or "06". The old copy stays beside the new one. Raises ValueError for an unknown
+    lesson and for a file that is no notebook, OSError if a file cannot be written.
     """
     lessons = {path.stem: path for path in sorted(notebooks.glob("*.ipynb"))}
     found = [stem for stem in lessons if name in (stem, f"{stem}.ipynb", stem.partition("_")[0])]
@@ -70,8 +70,9 @@ def take(name: str, notebooks: Path = NOTEBOOKS) -> str:
 def merged(base: dict[str, str], mine: dict, newest: dict) -> tuple[dict, int]:
     """Return the newest version of a notebook with the cells that the learner changed or added, and their number.
 
-    base: the digests of the version that ``mine`` was copied from. A changed cell takes the place of a cell that did
-    not change since; it follows a cell that did. An added cell follows the cell that it followed.
+    base: the digests of the version that ``mine`` was copied from. A cell that the learner changed replaces the cell of
+    the newest version if that one is as in ``base``, and otherwise follows it. An added cell follows the cell that it
+    followed in ``mine``.
     """
     current, present = digests(newest), digests(mine)
     replaced, added, after = {}, defaultdict(list), ""
@@ -112,7 +113,7 @@ def _refreshed(lesson, versions, edited):
     if before == version:
         return []
     present = digests(_read(copy))
-    if present == version:  # the table was lost, or the copy is newer than it
+    if present == version:  # versions.json was lost, or is older than the copy
         versions[title] = version
         return []
     if present != before or edited is None:
@@ -138,7 +139,7 @@ def _title(lesson):
 
 
 def _edited(notebooks):
-    """Return the names of lessons that differ from those of git's newest commit; None outside a checkout."""
+    """Return the file names of lessons that differ from git's newest commit; None outside a checkout."""
     listed = _git(notebooks, "diff", "--name-only", "--relative", "HEAD", "--", ".")
     return None if listed is None else set(listed.splitlines())
 
@@ -163,14 +164,14 @@ def _read(path):
 
 
 def _parsed(text, path):
-    """Return a notebook of the folder of lessons, with the links of a copy, or a copy as it is."""
+    """Return the notebook in a text: a lesson with the links that its copy needs, a copy as it is."""
     try:
         notebook = json.loads(text)
         for cell in notebook["cells"]:
             source = "".join(cell["source"])
             deeper = cell["cell_type"] == "markdown" and path.parent.name != "mine"
             cell["source"] = (DEEPER.sub("](../", source) if deeper else source).splitlines(keepends=True)
-        digests(notebook)  # which reads what each cell must have
+        digests(notebook)  # raises KeyError where a cell lacks what every cell must have
     except (ValueError, KeyError, TypeError):
         raise ValueError(f"{_short(path)} is not a notebook that can be read") from None
     return notebook
@@ -185,9 +186,9 @@ def _versions(mine):
 
 def _write(path, content):
     """Replace a file; all or nothing."""
-    half = path.with_name(f"{path.name}.tmp")
-    half.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    half.replace(path)
+    temporary = path.with_name(f"{path.name}.tmp")
+    temporary.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    temporary.replace(path)
 
 
 def _unused(copy):
@@ -201,7 +202,7 @@ def _short(path):
 
 
 def main(arguments: list[str]) -> str | None:
-    """Bring the copies up to date, or take one lesson's newest version; return a sentence if that failed."""
+    """Bring the copies up to date, or take one lesson's newest version; return an error message or None."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__.split("\n")[0])
     parser.add_argument("--take", metavar="06_tiling", help="the newest version of this lesson, with your cells in it")
     lesson = parser.parse_args(arguments).take

@@ -2,8 +2,8 @@
 
 Only this module contains their paths. ``notebooks/data/README.md`` describes how each file was made.
 
-The captured queries, keys and values answer "and on real data?". The model is
-sentence-transformers/all-MiniLM-L6-v2, an encoder: it has no causal mask, so every token sees every token. ``LAYER``
+The captured queries, keys and values show how real data behave. The model is sentence-transformers/all-MiniLM-L6-v2,
+an encoder: it has no causal mask, so every token sees every token. ``LAYER``
 and ``HEAD`` name the head that the lessons look at: from "bank" it looks at the words that tell which bank is meant. It
 belongs to the first layer, where a query depends only on its word and its position, not yet on the sentence: the head
 gathers the evidence for a meaning. It is easy to read, unlike most heads.

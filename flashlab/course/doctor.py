@@ -17,7 +17,7 @@ from flashlab.course.which_version_when import advice
 from flashlab.machine.arguments import check_arguments
 from flashlab.machine.host import Machine, this_machine
 
-SUPPORTED = (3, 11)  # the oldest Python
+SUPPORTED = (3, 11)  # the oldest Python that the course supports
 
 
 @check_arguments()
@@ -59,7 +59,7 @@ def hopper(machine: Machine) -> tuple[str, str]:
 
 
 def lacks(machine: Machine) -> list[str]:
-    """Return what a machine with Triton lacks to run more of the lessons' kernels: one sentence each."""
+    """Return what a machine with Triton lacks to compile more of the lessons' kernels: one phrase each."""
     if kernels(machine)[0] == "interpreted":
         return ["an NVIDIA GPU. One of compute capability 8.0 or later compiles the kernels, and times them."]
     if hopper(machine)[0] == "interpreted":
@@ -69,22 +69,22 @@ def lacks(machine: Machine) -> list[str]:
 
 def findings(machine: Machine) -> list[str]:
     """Return known problems of the installed versions: one sentence each, with a remedy."""
-    have = {package: _release(version) for package, version in machine.versions.items()}
-    triton, numpy = have.get("triton"), have.get("numpy")
+    installed = {package: _release(version) for package, version in machine.versions.items()}
+    triton, numpy = installed.get("triton"), installed.get("numpy")
     found = []
     if _release(machine.python) < SUPPORTED:
         found.append(f"Python {machine.python} is too old: the course needs {'.'.join(map(str, SUPPORTED))} or newer.")
     if triton and numpy and triton < (3, 7) and numpy >= (2, 4):
         found.append("Triton 3.6 cannot interpret loops with numpy 2.4 or newer: install Triton 3.7.1 or numpy 2.3.")
     if triton and triton >= (3, 9):
-        found.append("Triton 3.9 has no block pointers (tl.make_block_ptr): this course does not use them, older "
+        found.append("Triton 3.9 has no block pointers (tl.make_block_ptr): this course does not use them, but older "
                      "kernels from elsewhere will not run.")  # fmt: skip
     if triton and machine.capability and machine.capability < (8, 0):
         found.append("The kernels are checked for compute capability 8.0 and later; this GPU has "
                      f"{machine.capability[0]}.{machine.capability[1]} and no bfloat16.")  # fmt: skip
-    if "torch" not in have:
+    if "torch" not in installed:
         found.append(
-            "PyTorch is missing: the kernels and two lessons before them need it; run `make lab`, which installs it."
+            "PyTorch is missing: the kernels and some other lessons need it; run `make lab`, which installs it."
         )
     return found
 
@@ -105,7 +105,7 @@ def limits() -> None:
 def call_of(shape: list[int], options: dict, machine: Machine) -> Call:
     """Return the call of this shape, on the card of the options or on this machine's.
 
-    options: those of the command line that are not their defaults.
+    options: the options that the command line contains.
 
     Raises: the errors of ``versions.check`` and of ``measurements.check_card``.
     """
@@ -149,7 +149,7 @@ def main(argv: list[str] | None = None) -> None:
         parser.error("--limits takes no other option")
     shape = options.pop("shape", None)
     if shape is None and options:
-        parser.error("all other options say what is called: give its --shape, too")
+        parser.error("all other options describe a call: give its --shape, too")
     machine = this_machine()
     if shape is None:
         doctor(machine)

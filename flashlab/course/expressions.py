@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 
 LONGEST = 200  # characters of an expression
-GROUPED = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(,\d{3})+(?![\d,])")  # digits in threes
+GROUPED = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(,\d{3})+(?![\d,])")  # 524,288: digits in groups of three
 UNSIGNED = r"(?<![\w.])(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![eE][-+]?\d)"
 BEFORE_A_NAME = re.compile(rf"({UNSIGNED}|\))\s*(?=[^\W\d_])")  # 512 KiB
 SIGNS = {"^": "**", "−": "-", "×": "*", "·": "*", "%": "/100", "µ": "u"}
@@ -24,12 +24,14 @@ WITHOUT_BRACKETS = re.compile(rf"\b({'|'.join(FUNCTIONS)})\s+(\w[\w.]*)")  # ln 
 
 
 def number(text: str, unit: str = "") -> float:
-    """Return the value of a text, in a unit where the text names one. Raises an exception if it is no number."""
+    """Return the number in a text, converted to ``unit`` if the text names a unit: 512 of "0.5 MiB" in KiB.
+
+    Raises an exception if the text is no number."""
     tree, sizes = _tree(text), {name.casefold(): size for name, size in BYTES.items()}
     if unit not in BYTES:
         sizes = {unit.casefold(): 1}
-    written = {name: sizes[name.casefold()] for name in _names(tree)}
-    return float(_value(tree, written)) / (sizes[unit.casefold()] if written else 1)
+    units = {name: sizes[name.casefold()] for name in _names(tree)}
+    return float(_value(tree, units)) / (sizes[unit.casefold()] if units else 1)
 
 
 def is_formula(text: str) -> bool:

@@ -1,14 +1,14 @@
 """Grade the answers of a class: ``python -m flashlab.course.grade FOLDER --csv grades.csv``.
 
-Every entry of FOLDER belongs to one learner, whose name it has: a folder, a zip or a notebook, as a learning platform
-writes them. The table has a row per learner and exercise: the verdict ("right", "wrong", "not judged", "not
+Every entry of FOLDER is a folder, a zip or a notebook with the name of one learner, as a learning platform writes
+them. The table has a row per learner and exercise: the verdict ("right", "wrong", "not judged", "not
 attempted"), the first case that fails with its inputs, what was wrong, and a note. With ``--wide`` it has a row per
-learner, and minutes as weights. With ``--roster`` it has the columns of the list of the class, too.
+learner, with sums of minutes. With ``--roster`` it has the columns of the list of the class, too.
 
-Neither the output of a notebook counts, nor a check that it defines. The lines that an answer needs are taken from its
-source and run in a process of their own. That process may crash, hang or print: only the results of the answer come
-back, and they are judged here. It may read and write files as you may, so grade on a machine, or in a container, where
-that does no harm.
+Neither the output of a notebook counts, nor a check that it defines. The lines that an answer needs are taken from
+the notebook's source and run in a process of their own. That process may crash, hang or print: only the results of the
+answer come back, and they are judged here. It may read and write your files, so grade on a machine, or in a container,
+where that does no harm.
 """
 
 import argparse
@@ -51,7 +51,7 @@ class Row(NamedTuple):
     input: str = ""
     reason: str = ""
     note: str = ""
-    columns: tuple[str, ...] = ()  # of the learner, in the list of the class
+    columns: tuple[str, ...] = ()  # the learner's other columns in the list of the class
 
 
 def graded(learner: str, name: str, answer: Answer) -> Row:
@@ -161,7 +161,7 @@ def _texts(of_one):
 
 
 def _notes(row, answer, texts):
-    """Yield what to look at in an answer: the course's code or text, the text of others, other notebooks."""
+    """Yield notes on an answer: it has the course's code or text, or others' text; other notebooks answer, too."""
     text = text_of(answer.program.source)
     if row.verdict == "right":
         yield runs_the_course(row.exercise, answer.program) or has_the_courses_text(row.exercise, text)
@@ -216,13 +216,13 @@ def counts(rows: Iterable[Row]) -> Iterator[str]:
     by_exercise: dict[str, list[Row]] = {}
     for row in rows:
         by_exercise.setdefault(row.exercise, []).append(row)
-    by_exercise.pop("", None)  # rows on files
+    by_exercise.pop("", None)  # rows about files, not about an exercise
     for name, own in by_exercise.items():
         verdicts, reasons = Counter(row.verdict for row in own), Counter(_mistake(row) for row in own)
         del reasons[""]
         numbers = ", ".join(f"{verdicts[it]} {it}" for it in VERDICTS if verdicts[it])
-        most = "".join(f"; {count} times: {shortened(it, 100)}" for it, count in reasons.most_common(1))
-        yield f"{name}: {numbers}{most}"
+        common = "".join(f"; {count} times: {shortened(it, 100)}" for it, count in reasons.most_common(1))
+        yield f"{name}: {numbers}{common}"
 
 
 def _mistake(row):
@@ -252,8 +252,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--csv", type=Path, help="file for the table; standard output without it")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--exercises", nargs="+", help="those that count, such as online_softmax.merge")
-    which.add_argument("--graded", action="store_true", help="the exercises of the page for teachers count")
+    which.add_argument("--exercises", nargs="+", help="the exercises that count, such as online_softmax.merge")
+    which.add_argument("--graded", action="store_true", help="only the exercises of the page for teachers count")
     parser.add_argument("--lessons", nargs="+", metavar="04", help="only exercises of these lessons count")
     parser.add_argument("--roster", type=Path, help="the class: a CSV file with a header, a learner per row")
     parser.add_argument("--wide", action="store_true", help="a line per learner, with sums of minutes")

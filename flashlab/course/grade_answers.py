@@ -37,7 +37,7 @@ class Answer(NamedTuple):
     unchecked: bool = False  # the notebook changes what the lesson checks, and has no check of it
 
 
-STUB, UNCHECKED, OTHER, STORED, HOME = range(5)  # the higher one counts
+STUB, UNCHECKED, OTHER, STORED, HOME = range(5)  # ranks: the answer of the highest rank counts
 
 
 def answers(hand_in: HandIn) -> dict[str, Answer]:
@@ -127,7 +127,7 @@ def _parsed(source):
     """Return the statements of a cell without lines of IPython, and its syntax error, if any."""
     text = "\n".join("pass" if MAGIC.match(line) else line for line in source.splitlines())
     try:
-        symtable.symtable(text, "<notebook>", "exec")  # it finds more errors
+        symtable.symtable(text, "<notebook>", "exec")  # it finds errors that ast.parse does not
         return ast.parse(text).body, ""
     except (SyntaxError, ValueError, RecursionError) as error:
         return [], str(error)
@@ -138,7 +138,7 @@ def _words(source):
 
 
 def _is_stub(statement):
-    """Return whether a statement is an exercise's, unchanged: it raises NotImplementedError or assigns the dots."""
+    """Return whether a statement is an unfilled stub: it raises NotImplementedError or assigns the dots."""
     match statement:
         case ast.Assign(value=ast.Constant(value)):
             return value is ...
@@ -146,7 +146,7 @@ def _is_stub(statement):
 
 
 def _asked(statement):
-    """Return the name and the answer of a statement check("name", answer); None for another one, or a trial of it."""
+    """Return the name and the answer of check("name", answer); None otherwise, and of a check with options."""
     match statement:
         case ast.Expr(ast.Call(func=func, args=[ast.Constant(str(name)), value], keywords=[])) if _is_check(func):
             return name, value
@@ -176,24 +176,24 @@ def _asked_in_a_loop(earlier, own, learner):
 def _needed(earlier, own, value):
     """Return the source of a cell, after all earlier statements that bind a name which it uses, directly or not.
 
-    An earlier statement may raise, as its cell may have done in the notebook; those after it run all the same. So may a
-    statement of the cell itself that binds nothing, such as display(…): IPython is not here.
+    An earlier statement may raise, as it may have done in the notebook: the next ones run all the same. So may an
+    expression in the cell itself, such as display(…), which needs IPython.
     """
     names = set()
     for statement in reversed([*own, ast.Expr(value)]):
         names = _before(statement, names)
     modules = {name for it in earlier if isinstance(it, ast.Import | ast.ImportFrom) for name in _bound(it)}
-    left = [(at, it, _bound(it) | _changed(it) - modules) for at, it in enumerate(earlier)]
+    candidates = [(at, it, _bound(it) | _changed(it) - modules) for at, it in enumerate(earlier)]
     kept = {}
-    while new := {at: it for at, it, bound in left if at not in kept and (bound & names or "*" in bound)}:
+    while new := {at: it for at, it, bound in candidates if at not in kept and (bound & names or "*" in bound)}:
         kept |= new
         names = names.union(*map(_used, new.values()))
-    before = [it if isinstance(it, ast.FunctionDef | ast.ClassDef) else _tried(it) for _, it in sorted(kept.items())]
-    own = [_tried(it) if isinstance(it, ast.Expr) else it for it in own]
+    before = [it if isinstance(it, ast.FunctionDef | ast.ClassDef) else _in_try(it) for _, it in sorted(kept.items())]
+    own = [_in_try(it) if isinstance(it, ast.Expr) else it for it in own]
     return "\n".join(map(ast.unparse, [*before, *own])) + "\n"
 
 
-def _tried(statement):
+def _in_try(statement):
     ignored = ast.ExceptHandler(ast.Name("Exception", ast.Load()), None, [ast.Pass()])
     return ast.Try([statement], [ignored], [], [])
 

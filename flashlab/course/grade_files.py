@@ -1,6 +1,6 @@
 """Read what learners handed in: notebooks, folders and zips.
 
-Nothing is unpacked to the disk: notebooks in a zip are read in memory, so that no path of theirs counts.
+Nothing is unpacked to the disk: notebooks in a zip are read in memory, so their paths cannot name files here.
 """
 
 import json
@@ -21,15 +21,15 @@ class HandIn(NamedTuple):
     learner: str
     notebooks: dict[str, dict]  # by path within the hand-in
     progress: list[dict]
-    ignored: list[str]  # paths of what is neither, or cannot be read
-    number: str = ""  # in the name of the entry: it tells learners of one name apart
+    ignored: list[str]  # paths of other files, and of those that cannot be read
+    number: str = ""  # from the entry's name; it tells learners of one name apart
 
 
 def hand_ins(folder: Path) -> list[HandIn]:
     """Return the hand-in of each learner. A learner has the name of a folder, or of a file without its suffix."""
     paths: dict[tuple[str, str], list[Path]] = {}
     for path in sorted(folder.iterdir()):
-        if not path.name.startswith(".") and path.suffix != ".csv":  # a table, or the list of the class
+        if not path.name.startswith(".") and path.suffix != ".csv":  # .csv: grades, or the list of the class
             name = path.name if path.is_dir() else path.stem
             numbered = NUMBERED.fullmatch(name)
             paths.setdefault((numbered[1], numbered[2]) if numbered else (name, ""), []).append(path)
@@ -50,7 +50,7 @@ def _hand_in(learner, number, paths):
 
 
 def _files(path) -> Iterator[tuple[str, bytes]]:
-    """Yield the path within a hand-in and the content of each file; no content if it cannot be read or is not read."""
+    """Yield the path within a hand-in and the content of each file; no content if not needed or unreadable."""
     if not path.is_dir():
         yield from _of_a_file(path, NUMBERED.sub(r"\3", path.name))
         return

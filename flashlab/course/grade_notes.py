@@ -1,4 +1,4 @@
-"""Say of a right answer whether it runs the course's code, and whose text it has."""
+"""Notes on right answers: whether they run the course's code, and whether they have the text of its solution."""
 
 import ast
 import inspect
@@ -21,7 +21,7 @@ Place = tuple[str, str]  # of a function: its file, and its name with those of t
 def runs_the_course(name: str, program: Program) -> str:
     """Return a note if an answer runs the course's solution, or calls another function that the solution does not run.
 
-    Code counts, however it is reached: imported, wrapped, returned by a function of the course.
+    The way to that code does not matter: imported, wrapped, or returned by a function of the course.
     """
     exercise = find(name)
     if not isinstance(exercise, Exercise):
@@ -53,14 +53,14 @@ def _is_public(own):
 
 @cache
 def _allowed(name):
-    """Return all functions of the course that its solution runs, but for the solution."""
+    """Return all functions of the course that the solution of an exercise runs, without the solution itself."""
     exercise = find(name)
     run = forked.run(lambda: _entered(exercise, exercise.reference, lambda frame: True), 60)
     return {tuple(place) for place in run.values} - _solution(exercise.reference)
 
 
 def _entered(exercise, attempt, counts: Callable) -> Iterator[Place]:
-    """Yield the functions of the course that an attempt enters in a few cases, if ``counts(frame)``."""
+    """Yield the functions of the course that an attempt enters in a few cases, where ``counts(frame)`` is true."""
     *_, last = outcomes.cases(exercise)
     for case in (*exercise.edges, last):
         found = set()
@@ -111,9 +111,9 @@ def _solutions_text(name):
 
 
 def text_of(source: str) -> tuple[str, ...]:
-    """Return the lines of all functions in a source, without headers, docstrings and comments, and names as "_".
+    """Return the lines of all functions in a source, without headers, docstrings and comments, with "_" for names.
 
-    Only names that the source itself chooses are replaced: of variables, arguments and functions.
+    Only names that the source itself binds are replaced: of variables, arguments and functions.
     """
     try:
         tree = ast.parse(source)

@@ -95,6 +95,6 @@ def _column(heads, names):
 
 
 def _words(name):
-    """Return the letters of a name by word, in any order: file names have no apostrophe, and some lists a comma."""
+    """Return the words of a name, sorted, letters and digits only: file names lack apostrophes, lists have commas."""
     words = re.split(r"[\s,_]+", unicodedata.normalize("NFC", name).casefold())
     return tuple(sorted(filter(None, ("".join(filter(str.isalnum, word)) for word in words))))

@@ -1,4 +1,4 @@
-"""The exercises to grade, and a question about each that its author can answer: ``docs/teach.md`` shows both."""
+"""The exercises to grade, and for each a question that the author of an answer can answer, as in ``docs/teach.md``."""
 
 from typing import NamedTuple
 
@@ -63,7 +63,7 @@ GRADED = (
            "O is P V, so the sum over keys is that of dO · O over the columns of a row.",
            "The forward pass has stored it."),
     Graded("triton_backward.add_rows", "a tile of queries adds to dK and dV",
-           "Leave out seen under a causal mask. Which results are wrong?",
+           "Leave out `seen` under a causal mask. Which results are wrong?",
            "dK and dV: hidden keys get the weight e^(S − lse), which may even be above 1.",
            "None: lse knows the mask."),
     Graded("triton_backward.dQ", "the kernel of one gradient",

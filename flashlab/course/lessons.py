@@ -18,8 +18,8 @@ class Lesson(NamedTuple):
     part: str
     minutes: int  # of the whole lesson, with its exercises
     proves: str  # the sentence that it proves
-    needs: Needs = "numpy"  # triton: a GPU or Triton's interpreter; hopper: such a GPU or the course's interpreter
-    prerequisites: tuple[str, ...] = ()  # of an elective; a lesson of the core builds on all of the core before it
+    needs: Needs = "numpy"  # triton: a GPU or Triton's interpreter; hopper: a Hopper GPU or the course's interpreter
+    prerequisites: tuple[str, ...] = ()  # of an elective; a core lesson builds on all earlier core lessons
 
 
 LESSONS = (
@@ -90,10 +90,10 @@ CORE = tuple(lesson for lesson in LESSONS if not lesson.prerequisites)
 
 
 class Way(NamedTuple):
-    """Some lessons in the order of the course. Their openings name what they need from the lessons between them."""
+    """Some lessons in the order of the course. Each opening names what a lesson needs from those left out."""
 
     name: str
-    end: str  # what a learner ends with
+    end: str  # what the learner has at the end
     lessons: tuple[Lesson, ...]
 
     @property
@@ -147,7 +147,7 @@ def rows(folder: str = "") -> list[str]:
 
 
 def ways() -> list[str]:
-    """Return the table of the ways in Markdown, a row each: name, time, lessons, and what a learner ends with."""
+    """Return the table of the ways in Markdown, a row each: name, time, lessons, what the learner has at the end."""
     return [f"| {way.name} | {duration(way.minutes)} | {spans(way.lessons)} | {way.end} |" for way in WAYS]
 
 

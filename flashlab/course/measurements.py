@@ -1,7 +1,7 @@
 """Read the stored measurements of all files into one table: the time of a call by a version of attention.
 
 ``READERS`` has a reader for each format. Rows of one file and one call are a cell: they were timed in turns, so only
-they can be compared with each other. A row whose kernel has changed since is ``outdated``.
+they can be compared with each other. A row is ``outdated`` if its kernel has changed since the measurement.
 """
 
 import re
@@ -40,19 +40,19 @@ class Row(NamedTuple):
     us: float
     device: str
     date: str
-    host_us: float | None = None  # what the call takes in Python, where that was measured
+    host_us: float | None = None  # the time of the call in Python, if it was measured
     file: str = ""  # in notebooks/data, without its suffix; it also names the versions of all software, and the command
 
     @property
     def outdated(self) -> bool:
-        """Return whether the kernel has changed since. Rivals are releases, which do not change."""
+        """Return whether the kernel has changed since the measurement. Rivals are releases, which do not change."""
         return self.date < since(self.version)
 
 
 def since(version: str) -> str:
-    """Return the first day whose measurements are of a version's kernels of today; "" for a rival's."""
+    """Return the day from which measurements of a version are of its kernels of today; "" for a rival."""
     check_choice("version", version, (*BY_NAME, *DISTRIBUTED.values()))
-    if version not in BY_NAME:  # over several GPUs: each computes its blocks with the kernels for Hopper
+    if version not in BY_NAME:  # a version for several GPUs, each of which runs the kernels of another
         version = HOPPER if version.startswith("flashlab") else "SDPA cuDNN"
     return BY_NAME[version].since
 
@@ -163,7 +163,7 @@ def read_training(report: dict) -> Iterator[tuple[Call, str, dict, float]]:
     yield call, NAMES["flash"], {}, 1e3 * report["flash"]["ms"]
 
 
-READERS: dict[str, Reader] = {  # of rows of one call and one day in two files, that of the later file counts
+READERS: dict[str, Reader] = {  # where two files have a call of one day, the later file counts
     "h200_recomputation": read_training, "h200_attention": read_turns, "h200_choice": read_columns,
     "h200_float8": read_turns, "h200_float8_hopper_causal": read_turns, "h200_float8_hopper": read_turns,
     "h200_ring_before": partial(read_ring, groups=[4]), "h200_ring": partial(read_ring, groups=[1, 2]),
@@ -186,12 +186,12 @@ def _of(file):
         call = call._replace(card=card_of(device), capability=capability_of(device))
         date = row.get("date", about["date"])  # a file may have rows of several days
         found.setdefault((call, version), Row(call, version, us, device, date, row.get("host_us"), file))
-    for (call, version), back in list(found.items()):
-        forth = found.get((call._replace(direction="forward"), version))
-        if call.direction == "backward" and forth is not None:
-            host = None if None in (forth.host_us, back.host_us) else forth.host_us + back.host_us
-            both, date = call._replace(direction="both"), min(forth.date, back.date)
-            found[both, version] = Row(both, version, forth.us + back.us, back.device, date, host, file)
+    for (call, version), backward in list(found.items()):
+        forward = found.get((call._replace(direction="forward"), version))
+        if call.direction == "backward" and forward is not None:
+            host = None if None in (forward.host_us, backward.host_us) else forward.host_us + backward.host_us
+            both, date = call._replace(direction="both"), min(forward.date, backward.date)
+            found[both, version] = Row(both, version, forward.us + backward.us, backward.device, date, host, file)
     return found.values()
 
 

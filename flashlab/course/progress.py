@@ -1,7 +1,7 @@
 """Store which exercises are solved, with the answers, in ``progress.json`` beside the notebooks, which git ignores.
 
 The variable FLASHLAB_PROGRESS names another file, or ``os.devnull`` to store nothing. Only the learner may read the
-file. Of a damaged file a copy is kept as ``.bak``, of the next one as ``.bak2``. Several notebooks may write at once.
+file. A damaged file is copied to ``progress.json.bak``, the next to ``.bak2``. Several notebooks may write at once.
 """
 
 import errno
@@ -34,7 +34,7 @@ def note(name: str, solved: bool, message: str, answer: str = "") -> None:
     """
     if FILE == Path(os.devnull):
         return
-    file = Path(os.path.realpath(FILE))  # a link stays a link
+    file = Path(os.path.realpath(FILE))  # if FILE is a link, the file that it leads to is replaced
     with _locked(file):
         stored = _bytes(file)
         if stored is None:
@@ -68,7 +68,7 @@ def _parsed(stored):
     if not stored:
         return {}, True
     try:
-        found = json.loads(stored.decode("utf-8-sig"))  # Windows' Notepad puts a mark first
+        found = json.loads(stored.decode("utf-8-sig"))  # Windows' Notepad writes a byte order mark first
         good = {name: _entry(it) for name, it in found.items() if _entry(it) is not None}
         return good, len(good) == len(found)
     except (ValueError, AttributeError, RecursionError):
@@ -84,14 +84,14 @@ def _entry(found):
 
 def _write(file, data):
     """Replace a file by one that only its owner may read; all or nothing: after an error, the old file remains."""
-    half = file.with_name(f"{file.name}.{os.getpid()}.{time.monotonic_ns()}.tmp")
+    temporary = file.with_name(f"{file.name}.{os.getpid()}.{time.monotonic_ns()}.tmp")
     try:
-        with open(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as target:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as target:
             target.write(data)
-        half.replace(file)
+        temporary.replace(file)
     except BaseException:
         with suppress(OSError):
-            half.unlink()
+            temporary.unlink()
         raise
 
 

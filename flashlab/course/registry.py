@@ -11,7 +11,7 @@ HOME = "flashlab.course.exercises"
 
 
 class UnknownExercise(ValueError):
-    """There is no exercise of that name. The message has similar names."""
+    """There is no exercise of that name. The message suggests a similar name."""
 
 
 def find(name: str) -> Exercise | Question:
@@ -49,7 +49,7 @@ def _near(lesson, exercise):
 def _of(lesson):
     """Return the exercises of a lesson by name. They are imported only now, since some need Triton.
 
-    They are in the order of the module, or of ``__all__`` where a package gathers them from several.
+    Their order is that of the module, or of ``__all__`` in a package.
     """
     if find_spec(f"{HOME}.{lesson}") is None:
         return {}

@@ -39,7 +39,7 @@ def loaded(source: str, filename: str) -> Callable:
 def _collect(function, parts):
     """Add the source of a function to ``parts``, after the source of each global name that it uses."""
     source = _source(function)
-    scope = _code_of(function).__globals__
+    scope = _function_of(function).__globals__
     parts[function.__name__] = ""  # a function may call itself
     for name in sorted(names_of_module(symtable.symtable(source, "<answer>", "exec"))):
         if name not in parts and name in scope:
@@ -84,8 +84,8 @@ def _source(function):
     return source.rstrip()
 
 
-def _code_of(function):
-    """Return a function, or the first method of a class."""
+def _function_of(function):
+    """Return a function as it is; of a class, its first method."""
     if isinstance(function, FunctionType):
         return function
     methods = (inspect.unwrap(getattr(it, "__func__", it)) for it in vars(function).values())
@@ -93,8 +93,8 @@ def _code_of(function):
 
 
 def _lines_of_class(cls):
-    """Return the source of a class, which ``inspect`` does not find in a notebook: it is around its first method."""
-    method = _code_of(cls).__code__
+    """Return the class statement around a class's first method: ``inspect`` does not find it in a notebook."""
+    method = _function_of(cls).__code__
     lines = linecache.getlines(method.co_filename)
     classes = (it for it in ast.walk(ast.parse("".join(lines))) if isinstance(it, ast.ClassDef))
     around = next(

@@ -12,7 +12,7 @@ from flashlab.machine.arguments import check_arguments
 
 WIDTH = 100  # characters of a line in a cell, on a window of 1,280 pixels
 GAP = "   "
-CHECK = re.compile(r"\s*(@check_arguments|_?check\w*)\(.*\)")  # a line
+CHECK = re.compile(r"\s*(@check_arguments|_?check\w*)\(.*\)")  # a line that only checks arguments
 
 
 class Source(str):
@@ -73,7 +73,7 @@ def _text(function):
     """Return the source of a function, class or kernel without decorators and calls that only check arguments."""
     try:
         source = inspect.getsource(getattr(function, "fn", function))  # a Triton kernel has fn
-    except (TypeError, OSError):  # of other objects, and of what was built or typed elsewhere
+    except (TypeError, OSError):  # no function, or its source is in no file
         raise TypeError(f"expected functions, classes or kernels with source code, got {function!r:.60}") from None
     lines = textwrap.dedent(source).rstrip().splitlines()
     return "\n".join(line for line in lines if not CHECK.fullmatch(line))
@@ -86,14 +86,14 @@ def _name(function):
 
 
 def _statements(function):
-    """Return the statements of a function's body as text, without docstring, checks and the comments after them."""
+    """Return the statements of a function's body as text, without docstring, checks and comments around statements."""
     text = _text(function)
     lines = text.splitlines()
     for statement in ast.parse(text).body[0].body:
         if _is_docstring(statement) or _is_check(statement):
             continue
         part = lines[statement.lineno - 1 : statement.end_lineno]
-        part[-1] = part[-1].encode()[: statement.end_col_offset].decode()  # which counts bytes
+        part[-1] = part[-1].encode()[: statement.end_col_offset].decode()  # end_col_offset counts bytes
         yield textwrap.dedent("\n".join(part))
 
 
@@ -106,27 +106,27 @@ def _is_check(statement):
 
 
 def _aligned(bodies):
-    """Return rows of one statement or "" per body; those that begin like one of the first body's are in its row."""
-    spine, *others = bodies
-    rows = [spine]  # per body and statement of the spine: what is in its row
-    before = [[[] for _ in range(len(spine) + 1)]]  # per body and statement of the spine: what comes before it
+    """Return rows of one statement or "" per body; a statement is in the row of the first body's same ``_target``."""
+    first, *others = bodies
+    rows = [first]  # per body and statement of the first: the statement in its row
+    before = [[[] for _ in range(len(first) + 1)]]  # per body and statement of the first: the statements before it
     for body in others:
-        at, row, between = 0, [""] * len(spine), [[] for _ in range(len(spine) + 1)]
-        same = SequenceMatcher(None, [*map(_target, spine)], [*map(_target, body)], autojunk=False)
+        at, row, between = 0, [""] * len(first), [[] for _ in range(len(first) + 1)]
+        same = SequenceMatcher(None, [*map(_target, first)], [*map(_target, body)], autojunk=False)
         for match in same.get_matching_blocks():
             between[match.a] += body[at : match.b]
             at = match.b + match.size
             row[match.a : match.a + match.size] = body[match.b : at]
         rows.append(row)
         before.append(between)
-    for place in range(len(spine) + 1):
+    for place in range(len(first) + 1):
         yield from zip_longest(*(between[place] for between in before), fillvalue="")
-        if place < len(spine):
+        if place < len(first):
             yield tuple(row[place] for row in rows)
 
 
 def _target(statement):
-    """Return the target of an assignment, or the first word of another statement, such as a function that it calls."""
+    """Return the target of an assignment; of another statement its first word, such as the function that it calls."""
     return statement.split(" = ")[0] if " = " in statement else statement.split("(")[0].split()[0]
 
 

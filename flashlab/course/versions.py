@@ -12,7 +12,7 @@ from flashlab.machine.arguments import check_arguments, check_fields
 
 FEW = 16  # the most queries with which it pays to divide the keys
 HALVES = "float16", "bfloat16"
-DTYPES = *HALVES, "float32", "float8", "float8 cache", "int8 cache"  # a cache has its queries in bfloat16
+DTYPES = *HALVES, "float32", "float8", "float8 cache", "int8 cache"  # with a cache of 8 bits, queries are bfloat16
 DIRECTIONS = "forward", "backward", "both"
 PLAIN = "full", "causal"
 BY_TENSOR = "window", "documents", "alibi"  # masks and biases that a tensor [N, N] can also hold
@@ -291,9 +291,9 @@ def shown(name: str) -> str | None:
 def ran(function: Callable, *args, **options) -> tuple[str, ...]:
     """Call a function under torch's profiler and return the versions of attention that ran, sorted by name.
 
-    It looks at kernels on a GPU, elsewhere at operators. It does not find attention that consists of separate products.
+    It finds operators, and kernels of a GPU. It does not find attention that consists of separate products.
     """
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read by the first profile: it would log to standard error
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the first profile reads it; otherwise it logs to standard error
     import torch
     from torch.profiler import ProfilerActivity, profile
 

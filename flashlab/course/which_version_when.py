@@ -1,9 +1,9 @@
 """Choose a version of attention for a shape from the stored measurements.
 
 ``which`` answers with the fastest version of the cell (``measurements.cells``) that has exactly this call. Where none
-has, the nearest cell of the same head dimension, mask and direction decides, and is called a neighbour: a guess with
-its ground. For a card on which nothing was measured, the answer is what others published. Otherwise there is no choice,
-but the nearest cell and all versions that can compute the call. ``python -m flashlab.course.doctor`` asks it for this
+has, the nearest cell of the same kind (``KINDS``) decides, and is called a neighbour: a guess, with its reason. For a
+card on which nothing was measured, the answer is what others published. Otherwise no version is chosen: the answer has
+the nearest cell and all versions that can compute the call. ``python -m flashlab.course.doctor`` calls it for this
 machine.
 """
 
@@ -59,7 +59,7 @@ class Answer(NamedTuple):
 
     @property
     def outdated(self) -> str:
-        """Return the day that kernels of the cell are older than, as they have changed since; "" if none has."""
+        """Return the day of the last change to a kernel of the cell after its measurement; "" if none has changed."""
         return max((measurements.since(row.version) for row in self.cell if row.outdated), default="")
 
     @property
@@ -134,8 +134,8 @@ PUBLISHED = (
 def which(call: Call, *, installed: Iterable[str] | None = None) -> Answer:
     """Return the version to call, and the reason.
 
-    installed: names of the versions to choose from; all if None. What cannot compute the call, by ``versions.against``,
-    is left out of every cell.
+    installed: names of the versions to choose from; all if None. Versions that cannot compute the call, by
+    ``versions.against``, are left out of every cell.
     """
     check(call)
     check_card(call)
@@ -151,8 +151,8 @@ def which(call: Call, *, installed: Iterable[str] | None = None) -> Answer:
     def able(version):
         return version not in refused and (allowed is None or version in allowed)
 
-    kind = [cell for cell in cells() if (cell[0].call.gpus > 1) == (call.gpus > 1)]
-    found = [left for cell in kind if (left := tuple(row for row in cell if able(row.version)))]
+    comparable = [cell for cell in cells() if (cell[0].call.gpus > 1) == (call.gpus > 1)]
+    found = [left for cell in comparable if (left := tuple(row for row in cell if able(row.version)))]
     nearest = min(found, key=lambda cell: _order(call, cell), default=())
     other = nearest[0].call if nearest else None
     paper = None
@@ -174,7 +174,7 @@ WEIGHTS = dict(zip(reversed(KINDS), (100 * 2**n for n in range(len(KINDS))), str
 
 @check_arguments()
 def differences(call: Call, other: Call) -> tuple[str, ...]:
-    """Return in words the differences of another call that the time depends on."""
+    """Return in words how another call differs in fields that the time depends on."""
 
     def words(field):
         value = getattr(other, field)
@@ -194,15 +194,17 @@ def _different(call, other):
 def neighbours(call: Call, other: Call) -> bool:
     """Return whether two calls differ in ``SIZES`` alone, and both have few queries or many: then one decides for the
     other. Products of float16 and of bfloat16 are equally fast."""
-    few = (call.Nq <= FEW) != (other.Nq <= FEW)
-    return not few and not any(_differ(field, call, other) and not _halves(field, call, other) for field in KINDS)
+    few_and_many = (call.Nq <= FEW) != (other.Nq <= FEW)
+    if few_and_many:
+        return False
+    return not any(_differ(field, call, other) and not _halves(field, call, other) for field in KINDS)
 
 
 def _order(call, cell):
     """Return the sort key of a cell: the distance from a call, then more versions, kernels of today, a newer date.
 
-    A call of another kind is further than all neighbours. A cell of ours alone counts as two octaves further, so that a
-    rival may be preferred.
+    A call of another kind is further than all neighbours. A cell that only flashlab's versions are in counts as further
+    by two, like a size four times as large, so that one with a rival may be preferred.
     """
     other, date = cell[0].call, cell[0].date
     fields = _different(call, other)
@@ -212,7 +214,7 @@ def _order(call, cell):
               (call.H * other.Hk, call.Hk * other.H))  # fmt: skip
     windows = (call.window, other.window) if call.window and other.window else (1, 1)
     apart += sum(abs(math.log2(mine / theirs)) for mine, theirs in (*ratios, windows))
-    apart += 0.1 * len(fields)  # of two at one distance, the one with fewer
+    apart += 0.1 * len(fields)  # at equal distance, the cell with fewer differences
     alone = bool(apart) and all(row.version.startswith("flashlab") for row in cell)
     age = -int(date.replace("-", "")), -list(measurements.READERS).index(cell[0].file)
     return apart + 2 * alone, -len(cell), any(row.outdated for row in cell), *age

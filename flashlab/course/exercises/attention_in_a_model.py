@@ -42,7 +42,7 @@ def _launch_forward(forward, x, num_heads, num_kv_heads, causal):
 
 
 def _shared(x):
-    """x as a tensor that shares its memory on a CPU, so that a change of it is seen."""
+    """x as a tensor that shares its memory on a CPU, so that a change of it is noticed."""
     return torch.from_numpy(x).to(DEVICE)
 
 
@@ -59,7 +59,7 @@ def _gradients(forward, x, num_heads, num_kv_heads, causal):
 
 
 def _gradients_flow(forward, x, *settings):
-    """Law: the gradient that reaches x is the module's own, and each weight gets one."""
+    """Law: x gets the gradient that the module gives it, and each weight gets one."""
     if x.shape[1] != 2:  # some cases are enough
         return None
     (yours, *weights), (right, *_) = (_gradients(it, x, *settings) for it in (forward, FlashAttention.forward))
@@ -115,7 +115,7 @@ forward = Exercise(
     laws=(_gradients_flow,),
     sways=True,
     mistakes=(
-        Mistake("took a view as [B, H, N, d], which cuts positions to pieces.",
+        Mistake("took a view as [B, H, N, d], which cuts positions into pieces.",
                 "Split the last dimension, then transpose.",
                 CALL, "self.attention(*(X.transpose(1, 2).reshape(X.shape) for X in (Q, K, V)), causal=self.causal)"),
         Mistake("did not exchange heads and positions: heads attended to heads.", "Transpose dimensions 1 and 2.",
@@ -142,7 +142,7 @@ forward = Exercise(
 
 doubling = Question(
     answer=1.41,
-    because="N² bytes in twice the room: √2 times as many tokens. The linear one fits twice as many.",
+    because="N² bytes in twice the room: √2 times as many tokens. Where memory is linear, it is twice as many.",
     hints=(
         "Write room = c · N². What becomes of N when room doubles?",
         "N = √(room / c).",
@@ -229,7 +229,7 @@ step = Exercise(
     level=2,
     minutes=8,
     hints=(
-        "A new token also looks at itself: its key and value belong into the cache before attention is computed.",
+        "A new token also looks at itself: its key and value belong in the cache before attention is computed.",
         "torch.cat([past_K, K], 2): along which dimension do tokens lie? Which positions have the new queries?",
         "flash_attention(Q, K, V, causal=True) with the longer K and V: it takes the queries to be the last positions.",
     ),

@@ -1,4 +1,4 @@
-"""The exercises on barriers: what is left idle, stages and their phases, and a consumer for the simulator."""
+"""The exercises on barriers: cycles of a block, stages and their phases, and a consumer for the simulator."""
 
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ exponentials = Question(
         (16384, "That is how many exponentials there are. 16 of them are done per cycle."),
         (1056, "You are ahead: that counts the alphas too, two per thread. The question is about the scores alone."),
         (8, "That is one row. There are 128 of them."),
-        (128, "That is one row of 128 times 16. There are 128 rows of 128 entries, and 16 exponentials per cycle."),
+        (128, "That is how many exponentials one row has. There are 128 rows, and 16 exponentials per cycle."),
         (131072, "d does not enter: an entry of S takes one exponential, however long the vectors are."),
     ),
 )
@@ -47,7 +47,7 @@ phase = Exercise(
     edges=(
         Case("the first step", (0, 2)),
         Case("the second step, which has a stage of its own", (1, 2)),
-        Case("the third of two stages' steps: stage 0 for the second time", (2, 2)),
+        Case("the third step with two stages: stage 0 for the second time", (2, 2)),
         Case("stage 0 for the third time: a bit can only be 0 or 1", (4, 2)),
         Case("three stages", (5, 3)),
     ),
@@ -98,7 +98,7 @@ first_wait = Question(
     hints=(
         "At the first step no consumer has read anything yet. Must the producer wait?",
         "wait(phase) blocks while the barrier is in that phase, and a new barrier is in phase 0.",
-        "It must ask for the phase in which the barrier is not.",
+        "It must ask for the phase that the barrier is not in.",
     ),
     wrong=(
         (
@@ -146,7 +146,7 @@ left = Question(
 
 
 class Attended(NamedTuple):
-    """What the pipeline leaves: the output and log-sum-exp of the rows."""
+    """What the pipeline returns: the output and log-sum-exp of the rows."""
 
     O: np.ndarray  # [Nq, d]
     lse: np.ndarray  # [Nq]

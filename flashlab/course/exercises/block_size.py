@@ -155,7 +155,7 @@ overflow = Question(
     wrong=(
         (1.0, "That is the four tiles. A fifth one, the scores, is computed between them."),
         (0.2, "Those are the scores alone. The four tiles are in use as well."),
-        (120, "As a share of M: 1 would be all of it."),
+        (120, "That is in per cent. As a share, 1 is all of M."),
         (0.91, "That is d = 64, where Br = d is much smaller than Bc."),
         (1.25, "Five quarters would be the worst case; here the tile of scores is smaller than a quarter."),
     ),

@@ -42,7 +42,7 @@ waves = Question(
     wrong=(
         (
             1.03,
-            "136 / 132, but four programs cannot be spread over 132 SMs: they run alone, and as long as the others.",
+            "136 / 132, but four programs cannot be spread over 132 SMs: they run alone, each as long as the others.",
         ),
         (1, "136 programs do not fit on 132 SMs at once."),
         (17, "That is what splitting gains at best. How many programs does the busiest SM run?"),
@@ -64,7 +64,7 @@ same_bits = Question(
 
 
 class Output(NamedTuple):
-    """What attention leaves of one row."""
+    """The output of attention for one row."""
 
     O: np.ndarray  # [dv]
     lse: float
@@ -137,7 +137,7 @@ def fewest(programs, tiles, slots):
 
 
 def _draw_parts(rng, size):
-    """Draw programs, tiles and slots for which the order in which w is computed decides nothing."""
+    """Draw programs, tiles and slots with one right answer, in whatever order w is computed."""
     while True:
         programs, tiles, slots = whole(rng, size, 600), whole(rng, size, 256), whole(rng, size, 300)
         S = np.arange(1, tiles + 1)  # [tiles]
@@ -244,7 +244,7 @@ def combine(O_s, lse_s, O, lse, rows, S, dv, Bs: tl.constexpr, width: tl.constex
 def _launch_combine(kernel, O_s, lse_s, Bs=None, width=None):
     S, rows, dv = O_s.shape
     (O, outputs), (lse, sums) = inside_margins(rows, dv, "O"), inside_margins(1, rows, "lse")
-    O_dense = torch.full((rows, dv), np.nan, dtype=torch.float32, device=DEVICE)  # as the kernel stores rows
+    O_dense = torch.full((rows, dv), np.nan, dtype=torch.float32, device=DEVICE)  # rows without gaps
     tensors = (torch.tensor(x, device=DEVICE) for x in (O_s, lse_s))
     blocks = Bs or triton.next_power_of_2(S), width or triton.next_power_of_2(dv)
     launched(kernel, (rows,), *tensors, O_dense, lse, rows, S, dv, *blocks)
@@ -253,7 +253,7 @@ def _launch_combine(kernel, O_s, lse_s, Bs=None, width=None):
 
 
 class Outputs(NamedTuple):
-    """What attention leaves of some rows."""
+    """The output of attention for some rows."""
 
     O: np.ndarray  # [rows, dv]
     lse: np.ndarray  # [rows]
@@ -265,7 +265,7 @@ def _combined(O_s, lse_s, Bs=None, width=None):
 
 
 def _parts_of_rows(*lse_s):
-    """Return O_s [S, rows, 1] and lse_s [S, rows] from the lse of each part; the outputs are 1, 2, 3 ..."""
+    """Return O_s [S, rows, 1] and lse_s [S, rows] from the parts' lse; outputs are 1, 2, 3 ..., or 0 for −∞."""
     lse_s = np.float32(lse_s)
     return np.where(lse_s == -inf, np.float32(0), np.cumsum(np.ones_like(lse_s)).reshape(lse_s.shape))[..., None], lse_s
 

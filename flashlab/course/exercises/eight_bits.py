@@ -70,7 +70,7 @@ nearest = Exercise(
         "How far apart are neighbours at x? Divide by that step, round to a whole number, multiply.",
         "For x from 2^e up to 2^(e + 1) the step is 2^(e - 3). Below 2^-6 it stays what it is at 2^-6.",
         "_, exponent = np.frexp(x); step = np.ldexp(1, np.maximum(exponent - 1, -6) - 3); np.rint rounds ties to even. "
-        "Clip to ±448 first. (In float32: x.dtype.type(1).)",
+        "Clip to ±448 first. (x.dtype.type(1) instead of 1 keeps the step in float32.)",
     ),
 )  # fmt: skip
 
@@ -154,7 +154,8 @@ without_mean = Exercise(
         Mistake("took the mean of each key's numbers.", "Take the mean over the keys, one number per column.",
                 "mean = K.mean(0)", "mean = np.resize(K.mean(1), K.shape[1])"),
         Mistake("did not scale the correction of lse.", "lse is of scaled scores.", "scale * (Q @ mean)", "Q @ mean"),
-        Mistake("returned the correction of lse with the wrong sign.", "Scores fell, and lse with them: add it back.",
+        Mistake("returned the correction of lse with the wrong sign.",
+                "Scores fell, and lse with them: the correction is added to lse.",
                 "scale * (Q @ mean)", "-scale * (Q @ mean)"),
         Mistake("did not correct lse.", "Every score of query i fell by scale · Q_i · mean.",
                 "scale * (Q @ mean)", "0 * (Q @ mean)"),
@@ -208,16 +209,16 @@ def _near_a_tie(S, largest):
 
 
 def _draw_weights(rng, size):
-    """Draw scores, one in each row the largest, and some masked. No weight is near a tie, and no lse near 0."""
+    """Draw scores: one of each row is the largest, some are masked. No weight is near a tie, and no lse near 0."""
     Nq, Nk, dv = lengths(rng, min(size, 40), 3)
     largest, reach = int(rng.choice([1, 16, 64, 256, 448])), rng.choice([2, 15])
     top = rng.choice([2, -8]) * (1 + rng.choice([0, 1, 60]) * rng.random((Nq, 1)))  # [Nq, 1]
     first = np.arange(Nk) == rng.integers(Nk, size=(Nq, 1))  # [Nq, Nk]
     S = np.where(first, top, -np.inf).astype(np.float32)
-    drawn = ~first & (rng.random((Nq, Nk)) < rng.choice([0.7, 1]))  # [Nq, Nk]
-    while drawn.any():
-        S[drawn] = (top - reach * rng.random((Nq, Nk)))[drawn]
-        drawn = _near_a_tie(S, largest)
+    to_draw = ~first & (rng.random((Nq, Nk)) < rng.choice([0.7, 1]))  # [Nq, Nk]
+    while to_draw.any():
+        S[to_draw] = (top - reach * rng.random((Nq, Nk)))[to_draw]
+        to_draw = _near_a_tie(S, largest)
     return S, rng.normal(size=(Nk, dv)).astype(np.float32), largest
 
 
@@ -261,7 +262,7 @@ growth = Question(
     hints=(
         "How much does one step lose, when the sum is large? How many steps are there?",
         "A part of 2^-13 of the sum at most. Cuts are always towards zero, so they do not cancel.",
-        "N / 32 steps, each of which loses a like part.",
+        "N / 32 steps, each of which loses about the same part.",
     ),
     wrong=(
         ("not", "Each step loses something, and there are more of them."),
@@ -272,7 +273,7 @@ growth = Question(
 
 
 def in_two_levels(P, V, flush):
-    """Return P [M, N] @ V [N, dv], where each ``flush`` keys have an accumulator that starts from zero."""
+    """Return P [M, N] @ V [N, dv], where every ``flush`` keys get an accumulator that starts from zero."""
     total = np.zeros((len(P), V.shape[1]), P.dtype)  # [M, dv]
     for start in range(0, P.shape[1], flush):
         keys = slice(start, start + flush)
@@ -285,7 +286,7 @@ def _equal(N, flush):
 
 
 def _draw_two_level(rng, size):
-    """Draw whole numbers, whose sums float32 holds, and a flush after some instructions: one adds 32 products."""
+    """Draw whole numbers, whose sums are exact in float32, and a flush of some instructions, 32 products each."""
     M, dv = (int(n) for n in rng.integers(1, min(size, 10) + 1, 2))
     N = int(rng.integers(1, 64 * min(size, 40) + 1))
     P, V = rng.integers(0, 64, (M, N)), rng.integers(rng.choice([0, -63]), 64, (N, dv))  # [M, N], [N, dv]
@@ -324,14 +325,14 @@ two_level = Exercise(
 
 at_most = Question(
     answer=1.5,
-    because="0.125 + 0.0625 clocks become 0.0625 + 0.0625: products take half the time, exponentials what they took.",
+    because="0.125 + 0.0625 clocks become 0.0625 + 0.0625: products take half the time, exponentials the same.",
     hints=(
         "How many clocks do the products of one score take in float16, and its exponential? Add them.",
         "512 / 4096 = 0.125 for the products, 1 / 16 = 0.0625 for the exponential. In float8?",
         "(0.125 + 0.0625) / (0.0625 + 0.0625)",
     ),
     wrong=(
-        (2, "Products are twice as fast. The exponential takes what it took."),
+        (2, "Products are twice as fast. The exponential takes as long as before."),
         (1.33, "That would be 4 : 3. The products' 0.125 clocks become 0.0625."),
         (1, "Products do get faster: 512 FLOPs at 8192 per clock instead of 4096."),
     ),

@@ -14,7 +14,7 @@ doubling = Question(
     ),
     wrong=(
         (2, "Each row is twice as long, true. But how many rows fit into the same memory?"),
-        (1, "That is nearly standard attention: its squares have no d. Here rows of d numbers travel."),
+        (1, "That is nearly standard attention: its N × N matrices have no d. Here rows of d numbers travel."),
         (8, "Twice the tiles of keys, times twice the length of a row. There is no third factor."),
     ),
     rel=0.05,
@@ -60,7 +60,7 @@ crossing = Question(
     answer=128,
     because="12 N² d² / M = 4 N² gives d² = M / 3, and the square root of 16,384 is 128.",
     hints=(
-        "Standard attention moves 4 N² elements, the fused one 3 Tc N d. Both up to what grows more slowly.",
+        "Standard attention moves 4 N² elements, the fused one 3 Tc N d. Both leave out terms that grow more slowly.",
         "Tc = N / Bc with Bc = M / 4d makes 12 N² d² / M. Set it equal to 4 N².",
         "d² = M / 3 with M = 49,152.",
     ),
@@ -152,7 +152,7 @@ quiz_gradient = Question(
         "0.5 · (1 − 2)",
     ),
     wrong=(
-        (0.5, "The sign: dP − delta, not delta − dP. That is also the second number."),
+        (0.5, "The sign: dP − delta, not delta − dP. (0.5 is dS of the second key.)"),
         (-1, "That is dP − delta. It is multiplied by P."),
     ),
 )
@@ -175,7 +175,7 @@ quiz_linear = Question(
     hints=(
         "Which of them was linear in the last cell before this quiz?",
         "At twice the length there are four times as many tiles to compute.",
-        "It is what is held.",
+        "It is what must be held at once.",
     ),
     wrong=(
         ("traffic", "N² d² / M is smaller than 4 N², but quadratic as well."),

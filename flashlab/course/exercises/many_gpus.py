@@ -38,7 +38,7 @@ turn = Exercise(
                 "(rank - step) % P", "(rank - step - 1) % P"),
         Mistake("did not close the ring.", "Past the last rank comes rank 0 again: % P.",
                 "(rank - step) % P, (rank + 1) % P, (rank - 1) % P", "rank - step, rank + 1, rank - 1"),
-        Mistake("exchanged the rank that it sends to and the one that it gets from.", "Keys go to rank + 1.",
+        Mistake("exchanged the rank to send to and the rank to receive from.", "Keys go to rank + 1.",
                 "(rank + 1) % P, (rank - 1) % P", "(rank - 1) % P, (rank + 1) % P"),
         Mistake("sent keys `step` ranks on.", "In each step they go one rank on.",
                 "(rank + 1) % P, (rank - 1) % P", "(rank + step) % P, (rank - step) % P"),
@@ -63,7 +63,7 @@ idle = Question(
         (0.5, "That is the limit for many ranks. With four, the average rank does a bit more."),
         (1, "Tokens are divided evenly, work is not: the causal mask hides whole blocks from all ranks but the last."),
         (3 / 7, "That is the idle share. The question is about the share in which they compute."),
-        (0.4375, "The slowest rank has 3.5 blocks, not 4; and 1.75 are not the average."),
+        (0.4375, "The slowest rank has 3.5 blocks, not 4; and the average is 2, not 1.75."),
     ),
     rel=0.02,
     minutes=4,
@@ -136,7 +136,7 @@ merge = Exercise(
         Case("two sides of which neither has met a key", _sides(-inf, -inf, O=0, O_b=0)),
     ),
     draw=_draw_merge,
-    sways=True,  # a weight e^(lse - lse of both) has the rounding of lse in it
+    sways=True,  # the rounding of lse changes the weights e^(lse - lse of both)
     mistakes=(
         Mistake("averaged the outputs, however heavy the sides are.", "Weigh them with e^lse.",
                 "(l[:, None] * O + l_b[:, None] * O_b) / l_safe[:, None]", "(O + O_b) / 2"),

@@ -51,7 +51,7 @@ useful_share = Question(
     wrong=(
         (1, "Then no tile would be cut. Those at both edges are."),
         (0.778, "Seven of nine tiles are whole. But the two that are cut are not all hidden: half of each counts."),
-        (0.125, "That is the share of a tile in the window."),
+        (0.125, "That is a tile's share of the window."),
     ),
     minutes=2,
 )
@@ -66,9 +66,9 @@ window_keys = Question(
         "4096 before it, and its own.",
     ),
     wrong=(
-        (4096, "That would be Hugging Face's sliding_window=4096. Here the own key comes on top."),
+        (4096, "That would be Hugging Face's sliding_window=4096. Here the query's own key comes on top."),
         (4095, "That is one key less than Hugging Face's window; FlashAttention's has one more."),
-        (8193, "right is 0: nothing after the own key."),
+        (8193, "right is 0: no key after the query's own."),
     ),
     minutes=1,
 )
@@ -107,7 +107,7 @@ bounds = Exercise(
     ),
     draw=_draw_bounds,
     mistakes=(
-        Mistake("counted the own key in the window.", "left counts the keys before it.",
+        Mistake("counted the query's own key in the window.", "left counts the keys before it.",
                 "Nk - Nq - left, 0", "Nk - Nq - left + 1, 0"),
         Mistake("aligned the queries at the upper left.", "Query i is at key i + Nk − Nq.",
                 "rows.start + Nk - Nq - left, 0)\n    stop = min(rows.stop + Nk - Nq",
@@ -146,7 +146,7 @@ def _documents(ids, rows, cols):
 
 
 def _draw_documents(rng, size):
-    """Draw a tile of a row of packed texts, whose numbers rise and may skip some."""
+    """Draw a tile of a row of packed texts. The numbers of the texts rise, and may skip some."""
     N = int(rng.integers(1, size + 1))
     begins = rng.random(N) < rng.choice([0, 0.3, 1])  # [N]
     ids = np.cumsum(begins * rng.integers(1, 4, N))  # [N]
@@ -190,7 +190,7 @@ def softcapped(S_ij, seen, cap):
 
 
 def _draw_slope(rng, size):
-    """Draw scores of which one is 0, and a cap. The slope there is 1: what 1 − tanh² rounds is small beside it."""
+    """Draw scores of which one is 0, and a cap. The slope at 0 is 1: the rounding of 1 − tanh² is small beside it."""
     S = scores(rng, *rng.integers(1, size + 1, 2), masked=False)  # [Br, Bc]
     S[0, 0] = 0
     return S, float(10 ** rng.uniform(-1, 3))
@@ -295,7 +295,7 @@ sink = Exercise(
                 "np.ones(Br)", "np.full(Br, np.exp(s))"),
         Mistake("started with m = 0 and l = e^s.", "It is the same number, until e^s overflows: let m be s.",
                 "np.full(Br, s), np.ones(Br)", "np.zeros(Br), np.full(Br, np.exp(s))"),
-        Mistake("left l at 0.", "The weight of the sink, e^(s − m) = 1, belongs into it.",
+        Mistake("left l at 0.", "The weight of the sink, e^(s − m) = 1, belongs in l.",
                 "np.ones(Br)", "np.zeros(Br)"),
         Mistake("left m at −∞.", "The sink is a key that has been met: m is its score.",
                 "np.full(Br, s)", "np.full(Br, -np.inf)"),

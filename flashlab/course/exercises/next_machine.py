@@ -1,4 +1,4 @@
-"""The exercises on the next machine: cycles, 2^x without its unit, a late maximum, an order without waiting."""
+"""The exercises on the next machine: cycles, 2^x by a polynomial, a maximum raised late, an order without waiting."""
 
 import numpy as np
 
@@ -80,7 +80,7 @@ busy = Question(
     wrong=(
         (1, "That would be so if nothing else took longer. Exponentials do."),
         (0.25, "Products depend on d once, not twice."),
-        (2, "A share is at most 1. You have it upside down."),
+        (2, "A share is at most 1: exchange numerator and denominator."),
     ),
     minutes=2,
 )
@@ -104,7 +104,7 @@ def _exact_exp2(x, coefficients):
 
 
 def _draw_exp2(rng, size):
-    """Draw numbers near one another, since results are compared with the largest, and a polynomial from 1 to 2."""
+    """Draw near numbers, as results are compared with the largest, and a polynomial that rises from 1 to 2."""
     shape = rng.integers(1, size + 1, rng.integers(3))
     x = rng.choice([0, 127, rng.uniform(-127, 127)]) - rng.choice([0.01, 1, 10]) * rng.exponential(size=shape)
     whole = np.ceil(x).astype(np.float32)
@@ -175,7 +175,7 @@ share = Question(
 
 
 def _draw_lazy(rng, size):
-    """Draw a state, a block and a threshold, to which no rise is so near that roundings decide."""
+    """Draw a state, a block and a threshold. No rise is so near the threshold that rounding decides."""
     state, S_ij, V_j = draw_block(rng, size)
     threshold = float(rng.choice([0, 8, rng.uniform(0, 20)]))
     m, top = np.float64(state.m), S_ij.max(1)  # [Br] each
@@ -223,7 +223,7 @@ lazy = Exercise(
 
 largest_weight = Question(
     answer=256,
-    because="2^8. In bfloat16 it has as many digits as 1, and the sum of 2^20 of them is far from float32's end.",
+    because="2^8. It is as precise in bfloat16 as 1, and a sum of 2^20 of them is far from float32's largest number.",
     hints=(
         "By how much may a score be above m, in units of log2?",
         "By 8. The weight is 2 to that power.",
@@ -256,7 +256,7 @@ columns = Question(
 
 
 def visiting_order(program, T, causal):
-    """Return the tiles of queries that a program visits, in order: its own first, then up, past the end from 0 on."""
+    """Return the tiles of queries that a program visits, in order: its own first, then up, from 0 on after the last."""
     return (program + np.arange(T - program if causal else T)) % T
 
 

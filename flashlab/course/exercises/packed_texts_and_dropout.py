@@ -71,7 +71,7 @@ positions = Exercise(
     mistakes=(
         Mistake("returned the rows.", "Positions start again at 0 with each text.",
                 " - np.repeat(offsets[:-1], np.diff(offsets))", ""),
-        Mistake("returned the beginnings.", "Subtract them from the rows.",
+        Mistake("returned where the texts begin.", "Subtract that from the rows.",
                 "np.arange(offsets[-1]) - np.repeat", "np.repeat"),
         Mistake("subtracted the ends.", "A text begins at offsets[n] and ends at offsets[n + 1].",
                 "np.repeat(offsets[:-1]", "np.repeat(offsets[1:]"),
@@ -108,7 +108,7 @@ def tiles_of(offsets, Br):
 
 
 def _sorted(solution, offsets, Br):
-    """Run a learner's list. Raises ValueError where it is no list of three numbers each."""
+    """Sort a learner's list of tiles. Raises ValueError where a tile is not three numbers."""
     tiles = [tuple(map(int, tile)) for tile in solution(offsets, Br)]
     if any(len(tile) != 3 for tile in tiles):
         raise ValueError(f"expected (text, start, stop) for each tile, got {tiles!r:.60}")
@@ -146,7 +146,7 @@ work = Exercise(
                 "range(0, N, Br)", "range(0, max(np.diff(offsets)), Br)"),
         Mistake("numbered the tiles.", "Return the rows at which they start and stop.",
                 "(n, start, min(start + Br, N))", "(n, start // Br, start // Br + 1)"),
-        Mistake("counted rows in the packed row.", "Count them within the text.", "(n, start, min(start + Br, N))",
+        Mistake("counted rows across all texts.", "Count them within the text.", "(n, start, min(start + Br, N))",
                 "(n, start + int(offsets[n]), min(start + Br, N) + int(offsets[n]))"),
     ),
     level=2,
@@ -200,7 +200,7 @@ update = Exercise(
                 "(Z_ij * P_ij)", "((Z_ij > 0) * P_ij)"),
         Mistake("multiplied the scores by Z: a score of 0 still has the weight e⁰.", "Multiply the weights.",
                 "np.exp(S_ij - m_safe[:, None])", "np.exp(Z_ij * np.maximum(S_ij, -1e30) - m_safe[:, None])"),
-        Mistake("did not rescale the old output.", "Multiply it by alpha, as l.", "alpha[:, None] * O_i", "O_i"),
+        Mistake("did not rescale the old output.", "Multiply it by alpha, like l.", "alpha[:, None] * O_i", "O_i"),
     ),
     level=2,
     minutes=8,

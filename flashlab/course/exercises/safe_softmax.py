@@ -24,7 +24,7 @@ def _draw_row(rng, size):
 
 
 def _draw_rows(rng, size):
-    """Draw scores [R, N] with no mask, one, or two on one another."""
+    """Draw scores [R, N] with no mask, with one, or with two, one over the other."""
     R, N = rng.integers(1, size + 1, 2)
     x = _scores(rng, R, N)
     for _ in range(rng.integers(3)):
@@ -33,7 +33,7 @@ def _draw_rows(rng, size):
 
 
 def _scores(rng, R, N):
-    """Draw finite scores [R, N] in float32, of one size or of many, or in float16, near its ends or not."""
+    """Draw finite scores [R, N], in float32, of one size or of many, or in float16, near its limits or not."""
     kind = rng.choice(["float32", "many sizes", "float16"], p=[0.5, 0.2, 0.3])
     if kind == "float32":
         return scores(rng, R, N, masked=False)
@@ -60,9 +60,9 @@ NARROW = (
 
 
 def _sums_in_float32(denominator):
-    """Build a law of its own inputs: the sum of exponentials of scores in float16 is not rounded to float16.
+    """Build a law with inputs of its own: the sum of exponentials of scores in float16 is not rounded to float16.
 
-    ``denominator(attempt, x)`` returns it for scores x [N] that are all 0, from the result.
+    ``denominator(attempt, x)`` returns the sum for scores x [N] that are all 0, computed from the attempt's result.
     """
 
     def law(attempt):
@@ -92,7 +92,7 @@ row = Exercise(
         Mistake("did not subtract the maximum.", "exp overflows above 88.72, and underflows below about −104.",
                 "x - x.max()", "x"),
         Mistake("did not divide the exponentials by their sum.", "The weights of a row add up to 1.", "e / l", "e"),
-        Mistake("subtracted the maximum above the line only.", "Subtract it below, too: then the factor cancels.",
+        Mistake("subtracted the maximum in the numerator only.", "Subtract it in the denominator, too.",
                 "e / l", "e / np.exp(x).sum()"),
         Mistake("subtracted the largest magnitude.", "Where all scores are negative, it is far from all of them.",
                 "x.max()", "np.abs(x).max()"),
@@ -202,7 +202,7 @@ half = Question(
     wrong=(
         ("right", "exp(11) = 59,874 fits into float16, but what about the sum of two of them?"),
         ("nan", "That takes inf / inf. Here the exponentials are finite, and only the sum is inf."),
-        ("inf", "The sum is inf. But it stands below the line."),
+        ("inf", "The sum is inf. But it is the denominator."),
     ),
 )
 

@@ -11,7 +11,7 @@ __all__ = ["rounds", "last_tile", "longest_first", "time_of", "megabytes"]  # in
 
 rounds = Question(
     answer=16,
-    because="15.5 cannot be: after 15 full rounds, 68 tiles are left, and half of the multiprocessors wait.",
+    because="15.5 cannot be: after 15 full rounds, 68 tiles are left, and 64 of the multiprocessors wait.",
     hints=(
         "Each multiprocessor computes one tile at a time. How many are computed at once?",
         "132 at once. Divide, and ask what happens with the rest.",
@@ -57,7 +57,7 @@ megabytes = Question(
 
 
 class Blocks(NamedTuple):
-    """The numbers of blocks of the programs, sorted: which program has which does not matter."""
+    """The number of blocks of each program, sorted: which program has which number does not matter."""
 
     blocks: np.ndarray  # [programs]
 
@@ -89,7 +89,7 @@ def _blocks(assign, work, programs):
 
 
 def _draw(rng, size):
-    """Draw lengths of tiles, causal head by head or any, and a number of programs, which may exceed the tiles."""
+    """Draw lengths of tiles, those of causal heads or any, and a number of programs, perhaps more than tiles."""
     n = int(rng.integers(1, 4 * size + 1))
     causal = np.arange(n) % rng.integers(1, n + 1) + 1  # [tiles]
     work = causal.tolist() if rng.random() < 0.5 else [whole(rng, size, 100) for _ in range(n)]

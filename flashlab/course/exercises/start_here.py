@@ -19,8 +19,8 @@ score = Question(
     ),
     wrong=(
         (2, "That is the dot product. Divide it by √d, and √4 is 2."),
-        (0.5, "Divided by d. Divide by its root: √4 is 2."),
-        (0, "That is the query of bank for the key of the. The question is about the query of river: (0, 2, 2, 0)."),
+        (0.5, "That is divided by d. Divide by its root: √4 is 2."),
+        (0, 'That is the query of bank and the key of "the". The question is about the query of river: (0, 2, 2, 0).'),
         (4, "That would be 2·2. Multiply entry by entry: (0, 2, 2, 0) and (1, 0, 1, 0)."),
     ),
     minutes=2,

@@ -43,7 +43,7 @@ wasted = Question(
         "The last one at most. How few tokens can it hold?",
         "One: 16 - 1 are empty.",
     ),
-    wrong=((16, "A page without any token is not held."), (8, "That is about the average. The most is asked for.")),
+    wrong=((16, "A page without any token is not held."), (8, "That is about the average. What is the most?")),
     minutes=1,
 )
 
@@ -72,7 +72,7 @@ def _pages(pages, page, table, N):
 
 
 def _draw_look_up(rng, size):
-    """Draw a pool, and a table of the text's pages and of absurd entries after them."""
+    """Draw a pool, and a table with the text's pages, and with absurd entries after them."""
     pages, page, d = (int(n) for n in rng.integers(1, size + 1, 3))
     table = rng.choice([rng.permutation(pages), rng.integers(pages, size=pages)])  # [pages]
     N = int(rng.integers(pages * page + 1))
@@ -192,7 +192,7 @@ eight_bits = Exercise(
                 "np.abs(X).max(1) / 127", "np.full(len(X), np.abs(X).max()) / 127"),
         Mistake("took the largest number for the largest in size.", "That may be negative: take the maximum of |X|.",
                 "np.abs(X).max(1)", "X.max(1)"),
-        Mistake("cut off the fraction.", "Round to the nearest: cutting off is twice as wrong.",
+        Mistake("cut off the fraction.", "Round to the nearest: cutting off doubles the largest error.",
                 "np.round(X / scale[:, None])", "np.trunc(X / scale[:, None])"),
         Mistake("let the largest number become 128.", "It becomes 127: int8 has no 128.", "/ 127", "/ 128"),
         Mistake("divided 0 by 0.", "A row of zeros has scale 1.", "np.where(scale == 0, 1, scale)", "scale"),
@@ -229,9 +229,9 @@ def _two_large_tokens(size, dtype):
 
 
 def _makes_no_keys(attempt):
-    """Law of its own inputs: keys and values that float64 does not hold are not made, either.
+    """Law with inputs of its own: no keys or values are made. At the size 2⁵¹² float64 would not hold them.
 
-    An attempt that computes in float32, whatever its inputs are, is left to the cases.
+    An attempt that computes in float32, whatever its inputs are, is wrong at both sizes: the cases judge it.
     """
 
     def is_right(size):

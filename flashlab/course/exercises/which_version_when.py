@@ -1,4 +1,4 @@
-"""The exercises on which version when: the fastest that can, in a step of training, and what a fallback runs."""
+"""The exercises on which version when: a fallback, the fastest version that can, and the fastest for training."""
 
 import numpy as np
 
@@ -25,14 +25,14 @@ def _draw_cells(rng, size):
     able = rng.random(versions) < 0.7
     able[rng.integers(versions)] = True
     lengths = np.array([draws.whole(rng, size, 10**6) for _ in range(cells)], np.float64)
-    if rng.random() < 0.3:  # two lengths of which a rounded logarithm makes one
+    if rng.random() < 0.3:  # two lengths that a rounded logarithm makes equal
         lengths[0] = lengths[-1] + rng.integers(1, 9)
     N = int(rng.choice([draws.whole(rng, size, 10**6), lengths[-1]]))
     apart = np.sort(np.abs(np.log2(lengths / N)))  # [cells]
     us = 10 ** rng.uniform(0, 5, (cells, versions))
     us[rng.random((cells, versions)) < rng.choice([0, 0.3, 0.8])] = inf
-    exists = np.isfinite(us[:, able]).any() and (np.diff(apart) > 1e-9).all()
-    return (lengths, us, able, N) if exists else _draw_cells(rng, size)
+    valid = np.isfinite(us[:, able]).any() and (np.diff(apart) > 1e-9).all()
+    return (lengths, us, able, N) if valid else _draw_cells(rng, size)
 
 
 LENGTHS = np.array([1024.0, 8192.0])
@@ -55,13 +55,13 @@ choose = Exercise(
     hints=(
         "Which times may you look at at all? Set all others to ∞ first, and most of the work is done.",
         "A cell counts if any able version has a time there. Among those, the nearest: by the ratio of lengths, "
-        "as time goes by ratios.",
+        "as times grow by ratios.",
         "usable = np.where(able, us, inf); apart = |log2(lengths / N)|, ∞ where no usable time is finite; two argmins.",
     ),
     mistakes=(
-        Mistake("chose a version that cannot do the call.", "Look at the times of able versions only.",
+        Mistake("chose a version that cannot compute the call.", "Look at the times of able versions only.",
                 "np.where(able, us, np.inf)", "us"),
-        Mistake("looked at the versions that cannot do the call.", "Look at the times of able versions only.",
+        Mistake("looked at the versions that cannot compute the call.", "Look at the times of able versions only.",
                 "np.where(able, us, np.inf)", "np.where(able, np.inf, us)"),
         Mistake("took the nearest cell by the difference of lengths.",
                 "Time grows by ratios: compare |log2(length / N)|.",
@@ -78,7 +78,7 @@ choose = Exercise(
 training = Question(
     answer="neither",
     because="We save 4 % of a forward pass and lose 2 % of a backward pass, which is three times as long: 4 − 3 · 2 = "
-    "−2 % of a forward pass. FlashAttention-4 is ahead by half a per cent of the step, less than rounds differ by.",
+    "−2 % of a forward pass. FlashAttention-4 is ahead by half a per cent of the step: rounds differ by more.",
     hints=(
         "A step of training is both passes of one version. Add them up.",
         "Let FlashAttention-4's forward pass take 1, and its backward pass 3. What do ours take?",

@@ -11,8 +11,8 @@ programs = Question(
         "ceil(1,000,000 / 1,024): triton.cdiv computes it.",
     ),
     wrong=(
-        (976, "Rounded down: the last 576 elements would never be added."),
-        (976.5625, "There is no part of a program. Which way must it be rounded?"),
+        (976, "That is rounded down: the last 576 elements would never be added."),
+        (976.5625, "A part of a program cannot run. Which way must the number be rounded?"),
         (1000, "A block has 1,024 elements, not 1,000."),
         (1024, "That is the size of one block. How many of them does a million need?"),
         (1_000_000, "One program adds a whole block of 1,024 elements."),

@@ -21,7 +21,7 @@ from flashlab.reference import safe_softmax as in_numpy
 
 def _apart(x):
     """Return x with a gap after each row: narrower than the output's if the number of rows is odd, else wider."""
-    gap = 3 if len(x) % 2 else 13  # the output has MARGIN
+    gap = 3 if len(x) % 2 else 13  # the output's gap is kernel_laws.MARGIN, 8
     return torch.nn.functional.pad(torch.tensor(x), (0, gap), value=np.nan).to(DEVICE)[:, : x.shape[1]]
 
 
@@ -64,7 +64,7 @@ def _row(*scores):
 
 
 def _draw_rows(rng, size):
-    """Draw rows of scores, short ones and long ones, of one maximum or of maxima that come late."""
+    """Draw short or long rows of scores."""
     N = int(rng.choice([rng.integers(1, 2 * size + 1), rng.integers(1, 10 * size + 1)]))
     return scores(rng, int(rng.integers(1, size + 1)), N)
 
@@ -78,7 +78,7 @@ def _draw_online(rng, size):
     return _draw_rows(rng, size), 2 ** int(rng.integers(0, 5)), 2 ** int(rng.integers(1, 7))
 
 
-MANY_SMALL = np.float32([[0] + [-20.5] * 16_384, [-20.5] * 16_384 + [0]])  # each weight is 10⁻⁹, and all count
+MANY_SMALL = np.float32([[0] + [-20.5] * 16_384, [-20.5] * 16_384 + [0]])  # weights of 10⁻⁹, whose sum counts
 
 _ONE_ROW = np.zeros((1, 3), np.float32)
 
@@ -99,7 +99,7 @@ softmax_row = Exercise(
     exact=_softmax,
     edges=(
         Case("a row that does not fill its block", _row(0, 1, 2)),
-        Case("scores far below 0: a masked element must not win the maximum", _row(-200, -201, -202)),
+        Case("scores far below 0: a masked element must not become the maximum", _row(-200, -201, -202)),
         Case("scores too large to be exponentiated", _row(1000, 1001, 1002)),
         Case("a score below any number that one would take for −∞", _row(-2e9, -np.inf, -np.inf)),
         Case("a row that is all −∞", _row(-np.inf, -np.inf, -np.inf)),

@@ -49,7 +49,7 @@ def _own_block(programs, x, y, Bc=BLOCK):
 
 
 def _draw(rng, size):
-    """Draw two vectors of any size of numbers, of none, a few or many blocks, full or not."""
+    """Draw two vectors of numbers of any size, of one or many blocks, the last one full or not."""
     Bc = 2 ** int(rng.integers(0, 11))
     N = max(1, Bc * int(rng.integers(0, 2 * size + 1)) + int(rng.integers(-Bc // 2, Bc // 2 + 1)))
     x, y = rng.choice([0, 1], (2, N), p=[0.2, 0.8]) * rng.normal(size=(2, N)) * 10.0 ** rng.choice([0, 0, 4, 37, -35])
@@ -87,7 +87,7 @@ add = Exercise(
                 "x_j + y_j, mask=inside)", "x_j + y_j)"),
         Mistake("read y from its beginning.", "What belongs to element k is y's element N − 1 − k.",
                 "y + N - 1 - columns", "y + columns"),
-        Mistake("inverted each block by itself.", "All of y is to be read from its end.",
+        Mistake("reversed each block by itself.", "All of y is to be read from its end.",
                 "y + N - 1 - columns", "y + tl.minimum(tl.program_id(0) * Bc + Bc, N) - 1 - tl.arange(0, Bc)"),
     ),
     level=2,

@@ -1,4 +1,4 @@
-"""Edits of the second rung, and what happens then."""
+"""Edits of the second rung, and questions on what each edit causes."""
 
 from collections.abc import Iterator
 from unittest import mock
@@ -32,8 +32,8 @@ EDITS = {  # name: function, old lines, new lines
 def run_edits() -> Iterator[tuple[str, str]]:
     """Run the second rung with each edit, in the interpreter; yield the edit's name and what happened, in words."""
     generator = torch.Generator().manual_seed(0)
-    drawn = (torch.randn(1, 1, N, 64, dtype=torch.float32, generator=generator) for N in (128, 512, 512))
-    q, k, v = (x.half() for x in drawn)  # [1, 1, N, 64]
+    normal = (torch.randn(1, 1, N, 64, dtype=torch.float32, generator=generator) for N in (128, 512, 512))
+    q, k, v = (x.half() for x in normal)  # [1, 1, N, 64]
     expected, _ = two_consumers.attend(q, k, v, launch=launch)
     for name, (function, old, new) in EDITS.items():
         with mock.patch.object(two_consumers, function, edited(getattr(two_consumers, function), old, new)):
@@ -65,7 +65,7 @@ swapped = Question(
     hints=(
         "What does warpgroup_mma_wait(1, …) wait for: which products may still run after it?",
         "The newest one may. Which is it after the swap?",
-        "The scores. And hide reads them in the next line but one.",
+        "The scores. And hide reads them two lines later.",
     ),
     wrong=(
         ("deadlock", "Products end by themselves, in the order in which they were issued."),

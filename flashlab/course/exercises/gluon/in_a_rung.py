@@ -1,4 +1,4 @@
-"""Run a learner's function in the place of one of a rung's, in the interpreter, and what is drawn for that."""
+"""Run a rung in the interpreter, with a learner's function in place of one of its own; and the cases for that."""
 
 from types import ModuleType
 from typing import NamedTuple
@@ -17,14 +17,14 @@ d = 64
 
 
 class Attended(NamedTuple):
-    """What a rung leaves."""
+    """What a rung returns."""
 
     O: np.ndarray  # [Nq, d]
     lse: np.ndarray  # [Nq]
 
 
 def attend(rung: ModuleType, name: str, function, Q, K, V, causal) -> Attended:
-    """Run a rung on one head, with a learner's function in the place of its ``name``."""
+    """Run a rung on one head, with a learner's function in place of the rung's function ``name``."""
     q, k, v = (torch.from_numpy(X)[None, None] for X in (Q, K, V))  # [1, 1, N, d]
     with mock.patch.object(rung, name, attempted(function)):
         o, lse = rung.attend(q, k, v, causal, launch=launch)
@@ -32,7 +32,7 @@ def attend(rung: ModuleType, name: str, function, Q, K, V, causal) -> Attended:
 
 
 def exact(Q, K, V, causal) -> Attended:
-    """Compute the same in numpy."""
+    """Compute the results of ``attend`` in numpy."""
     return Attended(*attention(Q, K, V, mask=masks.causal() if causal else None, return_lse=True))
 
 

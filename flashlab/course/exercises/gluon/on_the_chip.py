@@ -86,7 +86,7 @@ def hand_over(consumers, producer):
     return (at_launch + given_back // consumers) // 8 * 8
 
 
-AT_LAUNCH = (2, 168), (3, 128)  # consumers, and the registers of each thread, which are all that it can keep
+AT_LAUNCH = (2, 168), (3, 128)  # consumers, and registers per thread at the launch: the producer keeps no more
 
 
 def _draw_registers(rng, size):

@@ -16,15 +16,15 @@ def _beside(function, Q, K, V, causal):
         return None
     under_way = []
 
-    def noting(function):
-        def noted(x):
+    def counting(exp):
+        def count_and_call(x):
             under_way.append(len(me().products))
-            return function(x)
+            return exp(x)
 
-        return noted
+        return count_and_call
 
-    noted = {name: noting(getattr(language, name)) for name in ("exp", "exp2")}
-    with mock.patch.multiple(language, **noted):  # whichever function takes them
+    patches = {name: counting(getattr(language, name)) for name in ("exp", "exp2")}  # a step may call either
+    with mock.patch.multiple(language, **patches):
         attend(two_consumers, "step", function, Q, K, V, causal)
     if not any(under_way):
         return (

@@ -1,4 +1,4 @@
-"""The ends of the loop over tiles without a mask, where no row sees a key: ``fix_4``."""
+"""The bounds of the loop over tiles without a mask, also where no row sees a key: ``fix_4``."""
 
 from typing import NamedTuple
 
@@ -11,10 +11,10 @@ from flashlab.kernels import DEVICE, tl, triton
 
 
 class Tiles(NamedTuple):
-    """The tiles of a loop."""
+    """The tiles that a loop visits."""
 
     tiles: int
-    first_key: int  # of the first one; 0 if there is none
+    first_key: int  # of the first tile; 0 if there is no tile
 
 
 @triton.jit
@@ -37,21 +37,21 @@ def _store_ends(ends, begin, whole, end, loop: tl.constexpr, Bc: tl.constexpr):
 def _launch(function, begin, whole, end, Bc):
     ends = torch.zeros(2, dtype=torch.int32, device=DEVICE)
     _store_ends[1,](ends, begin, whole, end, changed(function, broken), Bc)
-    return _counted(np.arange(*ends.tolist(), Bc))
+    return _tiles_at(np.arange(*ends.tolist(), Bc))
 
 
 def _tiles(begin, whole, end, Bc):
     """Return the tiles whose keys all lie in begin .. whole."""
     starts = np.arange(0, max(whole, 0), Bc)
-    return _counted(starts[(starts >= begin) & (starts + Bc <= whole)])
+    return _tiles_at(starts[(starts >= begin) & (starts + Bc <= whole)])
 
 
-def _counted(starts):
+def _tiles_at(starts):
     return Tiles(len(starts), int(starts[0]) if len(starts) else 0)
 
 
 def _ends(start, Br, Nq, Nk, left):
-    """Return what rows start .. start + Br see of a causal window: begin and whole of all, end of some."""
+    """Return begin, whole, end: all rows start .. start + Br see keys begin .. whole, none sees keys from end on."""
     diagonal = start + Nk - Nq  # the last key of the first row
     return max(diagonal + Br - 1 - left, 0), min(diagonal + 1, Nk), min(diagonal + Br, Nk)
 
@@ -82,10 +82,10 @@ fix_4 = Exercise(
     mistakes=(
         Mistake("let the loop start before the first key.", "Where no row sees a key, end is negative: bound it by 0.",
                 "tl.maximum(end, 0)", "tl.where(end < 0, end, end)"),
-        Mistake("bounded the other end.", "whole was rounded up to 0, so it changes nothing here: the loop starts at a "
+        Mistake("bounded the other end.", "whole was rounded up to 0, so a bound changes nothing: the loop starts at a "
                 "negative `end`. Bound that one.",
                 "tl.maximum(end, 0))\n    last = whole", "end)\n    last = tl.maximum(whole, 0)"),
-        Mistake("rounded whole ends down by another tile.", "Positive quotients were right: a tile that ends at whole "
+        Mistake("rounded down where `whole` ends a tile.", "Positive quotients were right: a tile that ends at whole "
                 "is seen in full.", "whole // Bc", "(whole - Bc + 1) // Bc"),
         Mistake("let the loop start at key 0.", "With a window the first tiles need the mask: keep begin.",
                 "tl.minimum(tl.cdiv(begin, Bc) * Bc, tl.maximum(end, 0))", "0"),

@@ -31,7 +31,7 @@ broken = reduce(lambda kernel, bug: edited(kernel, bug.right, bug.wrong), BUGS, 
 
 @cache  # so that a GPU compiles it once
 def but_for(bug, kernel):
-    """Return a kernel in which the other wrong lines are right, as far as the learner has not touched them."""
+    """Return a kernel in which the other wrong lines are right, unless the learner has changed them."""
     for other in BUGS:
         stands = other.wrong in inspect.getsource(kernel.fn)
         if other is not bug and stands and untouched(kernel, broken, other.name):
@@ -54,7 +54,7 @@ def _draw(rng, size):
 
 
 def _means(Nq, Nk, causal, *tile):
-    """Return a head of equal scores, and of values 0, 1, 2, …: a row of O is the mean of those that it sees."""
+    """Return a head of equal scores, and of values 0, 1, 2, …: a row of O is the mean of the values that it sees."""
     return *map(np.float16, (np.ones((Nq, 1)), np.zeros((Nk, 1)), np.arange(Nk)[:, None])), causal, *tile
 
 
@@ -116,7 +116,7 @@ fix_2 = _an_exercise(
                 RESCALED, "alpha * (l_i + tl.sum(P_ij, 1))"),
         Mistake("rescaled the new weights in place of the old sum.", "The old sum is what belongs to the old maximum.",
                 RESCALED, "l_i + alpha * tl.sum(P_ij, 1)"),
-        Mistake("took the factor from O_i, too: now both sums are wrong.", "O_i was right. Rescale l_i as O_i is.",
+        Mistake("removed the factor of O_i, too: now both sums are wrong.", "O_i was right. Rescale l_i as O_i is.",
                 "tl.exp(m_i - m_safe)", "tl.zeros([Br], tl.float32) + 1"),
         Mistake("divided by alpha.", "The old weights shrink when the maximum rises: multiply by alpha.",
                 RESCALED, "l_i / alpha + tl.sum(P_ij, 1)"),
@@ -137,7 +137,7 @@ HIDDEN = (
 
 
 def _shows_a_nan(kernel):
-    """Law of its own inputs: a NaN in a value that all rows see is in all rows of O."""
+    """Law with inputs of its own: a NaN in a value that all rows see is in all rows of O."""
     Q, K, V, causal = _means(1, 4, False)
     V[2] = np.nan
     found = _launch(BUGS[2], kernel, Q, K, V, causal).O
@@ -157,7 +157,7 @@ fix_3 = _an_exercise(
         Mistake("left places of V_j undefined, or infinite.",
                 "Give its load other=0.0: the weight there is 0, but 0 · NaN is NaN, and 0 · ∞, too.",
                 f"{LOAD_V}, other=0.0)", f"{LOAD_V.replace('inside', '(keys < Nk)')})"),
-        Mistake("took the mask from the load.", "Then it reads past the end of V. Keep the mask and give other=0.0.",
+        Mistake("removed the mask of the load.", "Then it reads past the end of V. Keep the mask and give other=0.0.",
                 f"{LOAD_V}, other=0.0)", "V_j = tl.load(V + keys[:, None] * d + columns)"),
         Mistake("left out the last tile, which is not full.", "Its first keys exist, and rows see them.",
                 "range(0, seen, Bc)", "range(0, seen // Bc * Bc, Bc)"),
@@ -165,7 +165,7 @@ fix_3 = _an_exercise(
                 f"{LOAD_V}, other=0.0)", f"{LOAD_V.replace('inside', '(keys < Nq)')}, other=0.0)"),
     ),
     hints=(
-        "Without NaN in memory every number is right. What does a GPU do otherwise than the interpreter?",
+        "Without NaN in memory every number is right. What does a GPU do differently from the interpreter?",
         "Three tensors are loaded with a mask. What is in the places that the mask leaves out?",
         "Two of the three loads say other=0.0. The third one leaves such places undefined.",
     ),

@@ -9,18 +9,21 @@ from flashlab.grading.kernel_laws import attempted
 
 
 def changed(kernel, broken, elsewhere=()):
-    """Return a learner's kernel. Raises NotImplementedError if it is the broken one, but for lines with these names."""
-    ours, given = ([line for line in lines(it) if not any(has(line, name) for name in elsewhere)]
-                   for it in (attempted(kernel), broken))  # fmt: skip
-    if ours == given:
+    """Return a learner's kernel. Raises NotImplementedError if it is ``broken``.
+
+    elsewhere: names. Lines that contain one of them do not count.
+    """
+    new, old = ([line for line in lines(it) if not any(has(line, name) for name in elsewhere)]
+                for it in (attempted(kernel), broken))  # fmt: skip
+    if new == old:
         raise NotImplementedError
     return kernel
 
 
 def untouched(kernel, broken, name):
     """Return whether the lines that contain a name are those of the broken kernel."""
-    ours, given = ([line for line in lines(it) if has(line, name)] for it in (kernel, broken))
-    return ours == given
+    new, old = ([line for line in lines(it) if has(line, name)] for it in (kernel, broken))
+    return new == old
 
 
 def has(line, name):

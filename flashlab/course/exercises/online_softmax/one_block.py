@@ -12,7 +12,7 @@ inf = np.inf
 
 
 def draw_block(rng, size):
-    """Draw a past of rows, and a block of keys near its maxima. Some keys far below it count."""
+    """Draw a state of rows, and a block of keys near its maxima. Some keys far below the maximum have large values."""
     Br, Bc, dv = (int(n) for n in rng.integers((1, 1, 0), size + 1))
     S = scores(rng, Br, Bc)  # [Br, Bc]
     m = draw_maxima_near(rng, S.max(1))  # [Br]
@@ -27,7 +27,7 @@ def draw_block(rng, size):
 
 
 def _state_stays_wide(update):
-    """Law of its own inputs: where values come in float16, neither the weights nor the past are rounded to it."""
+    """Law with inputs of its own: where values come in float16, neither the weights nor the past are rounded to it."""
     one, on = np.float16([[1]]), "one key whose value is in float16"
     for what, past, score in (
         ("weights were", state_of([0], [1], [[0]]), -1),
@@ -38,7 +38,7 @@ def _state_stays_wide(update):
         if found[1].dtype == np.float16:
             return Broken(on, "O was returned in the values' float16: the state is float32.")
         if 1e-5 < max(abs(float(x.item() / y.item()) - 1) for x, y in zip(found, exact, strict=True)) < 1e-2:
-            return Broken(on, f"the {what} rounded to the values' float16: all but the values is float32.")
+            return Broken(on, f"the {what} rounded to the values' float16: everything but the values is float32.")
 
 
 SEEN, NOTHING, THREE = state_of([0], [1], [[2]]), online_softmax.identity(1, 1), np.float32([[3]])
@@ -57,9 +57,9 @@ update = Exercise(
     sways=True,
     once=(_state_stays_wide,),
     mistakes=(
-        Mistake("did not rescale the old output.", "Multiply it by e^(m_old − m_new), as l.",
+        Mistake("did not rescale the old output.", "Multiply it by e^(m_old − m_new), like l.",
                 "alpha[:, None] * O_i +", "O_i +"),
-        Mistake("did not rescale the old sum.", "Multiply it by e^(m_old − m_new), as O.", "alpha * l_i +", "l_i +"),
+        Mistake("did not rescale the old sum.", "Multiply it by e^(m_old − m_new), like O.", "alpha * l_i +", "l_i +"),
         Mistake("multiplied O_i [Br, dv] by alpha [Br] along the wrong axis.", "alpha[:, None] makes a column of it.",
                 "alpha[:, None] * O_i", "alpha * O_i"),
         Mistake("subtracted the block's own maximum from its scores.", "Past and block share one reference, m_new.",

@@ -13,7 +13,7 @@ def _draw(rng, size):
 
 
 def _mean_of_ones(finish, state):
-    """The mean of values that are all 1; 1 where no key was met."""
+    """Return the mean of values that are all 1; 1 for a row that has met no key."""
     wide = [np.float64(part) for part in state]
     O, _ = finish(online_softmax.State(*wide[:2], wide[1][:, None]))
     return np.where(state.l == 0, 1, np.asarray(O)[:, 0])

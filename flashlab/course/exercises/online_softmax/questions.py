@@ -1,4 +1,4 @@
-"""Questions to answer before the cell that shows it: what must be kept, and a quiz on the lessons up to this one."""
+"""Questions to answer before a cell shows the answer: what must be kept, and a quiz on the lessons up to this one."""
 
 from flashlab.grading.exercise import Question
 
@@ -50,7 +50,7 @@ quiz_gate = Question(
         "50 / 200",
     ),
     wrong=(
-        (4, "Upside down: a share is at most 1."),
+        (4, "That is upside down: a share is at most 1."),
         (1, "That is to the right of the ridge. This kernel is left of it."),
     ),
 )
@@ -79,7 +79,7 @@ quiz_merged = Question(
     ),
     wrong=(
         (4, "The sums were added as they are. They are relative to different maxima."),
-        (7, "Rescaled by the inverse: e^(m_a − m) is 1/2, not 2."),
+        (7, "That is rescaled by the inverse: e^(m_a − m) is 1/2, not 2."),
         (5, "That is relative to the smaller maximum. Take the larger one."),
     ),
 )

@@ -1,4 +1,4 @@
-"""States (m, l, O) to begin with, by hand and drawn."""
+"""States (m, l, O) for the cases, written by hand or drawn."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from flashlab.grading.draws import scores
 from flashlab.reference.online_softmax import State
 
 inf = np.inf
-MADE_UP = 32  # how far below the maximum a part may lie whose sums are so large that it counts all the same
+MADE_UP = 32  # how far below the maximum a part may be that still counts, since its sums are large
 
 
 def state_of(m, l, O):
@@ -17,7 +17,7 @@ def state_of(m, l, O):
 def draw_state(rng, m, dv, large=True):
     """Draw the state of rows whose maxima are m [Br]; large: sums may be very large, and values very small or large."""
     met = m > -inf  # [Br]
-    l = rng.choice([np.ones(len(m)), rng.uniform(1, 3, len(m))])  # [Br]; 1: of one key
+    l = rng.choice([np.ones(len(m)), rng.uniform(1, 3, len(m))])  # [Br]; 1 is the sum of one key
     l *= 10.0 ** (large * rng.uniform(0, rng.choice([0, 30]), len(m)))
     size = 10.0 ** (large * rng.choice([0, -18, 5]))
     O = size * rng.choice([0, 1], (len(m), 1), p=[0.2, 0.8]) * l[:, None] * rng.normal(size=(len(m), dv))  # [Br, dv]
@@ -34,13 +34,13 @@ def draw_maxima_near(rng, m):
     apart = rng.choice([1e-4, 0.01, 0.5, 3, 25, 60]) * rng.choice([-1, 1])
     near = m + apart * rng.uniform(0.5, 1, len(m))  # [Br]
     following = np.where(m == 0, 0, np.nextafter(m, np.float32(rng.choice([-inf, inf]))))  # [Br]
-    drawn = (m, following, near, near, near, draw_maxima(rng, len(m)))[rng.choice(6)]
-    drawn = np.where(m == -inf, draw_maxima(rng, len(m)), drawn)
-    return np.where(rng.random(len(m)) < 0.1, -inf, drawn).astype(m.dtype)
+    maxima = (m, following, near, near, near, draw_maxima(rng, len(m)))[rng.choice(6)]  # [Br]
+    maxima = np.where(m == -inf, draw_maxima(rng, len(m)), maxima)  # [Br]
+    return np.where(rng.random(len(m)) < 0.1, -inf, maxima).astype(m.dtype)
 
 
 def draw_two_states(rng, size, dv):
-    """Draw the states of two parts of the keys of up to ``size`` rows. The lower part may make up for its distance."""
+    """Draw the states of two parts of the keys of up to ``size`` rows. The lower part may have sums that count."""
     m_a = draw_maxima(rng, rng.integers(1, size + 1))  # [Br]
     m_b = draw_maxima_near(rng, m_a)
     large = rng.random() < 0.5

@@ -1,4 +1,4 @@
-"""Two parts that never met: ``sums`` merges their denominators, ``merge`` their states."""
+"""Two parts of the keys, computed apart: ``sums`` merges their denominators, ``merge`` their states."""
 
 import numpy as np
 

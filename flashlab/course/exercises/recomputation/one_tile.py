@@ -59,7 +59,7 @@ delta = Exercise(
 
 
 def _draw_rows(rng, Br, Bc, more):
-    """Draw the scores of whole rows [Br, more + Bc]: a tile's after those of more keys, which may be far above it."""
+    """Draw the scores of whole rows [Br, more + Bc]: of ``more`` other keys, which may be far higher, and of a tile."""
     S = scores(rng, Br, more + Bc)
     S[:, :more] += np.float32(rng.choice([0, rng.uniform(0, 87)]))
     return S
@@ -73,7 +73,7 @@ def _draw_rebuild(rng, size):
 
 
 def _guards_infinity_alone(rebuild):
-    """Law of its own inputs, whose difference has no rounding error: any finite lse is subtracted."""
+    """Law with inputs of its own, a score and an lse that are equal: any finite lse is subtracted."""
     low = np.float32([-2e38])
     if np.asarray(rebuild(low[None], low)).item() != 1:
         return Broken(
@@ -121,7 +121,7 @@ rebuild = Exercise(
 
 
 def _draw_gradients(rng, size):
-    """Draw a tile of attention. Its weights need not come from these Q and K, only from some."""
+    """Draw a tile of attention. Its weights are of other scores than those of Q and K: any weights will do."""
     Br, Bc, d, dv = lengths(rng, size, 4)
     more = int(rng.integers(0, size + 1))
     Q, K, V = draw_normal(rng, Br, d), draw_normal(rng, Bc, d), draw_normal(rng, more + Bc, dv)

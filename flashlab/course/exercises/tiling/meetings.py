@@ -16,7 +16,7 @@ FAR = 60  # how far below the maximum scores may lie whose values are so large t
 
 
 class Output(NamedTuple):
-    """What attention leaves of some rows."""
+    """The output of attention for some rows."""
 
     O: np.ndarray  # [Br, dv]
     lse: np.ndarray  # [Br]
@@ -34,7 +34,7 @@ def keys_inside(Q_i, K, V, Bc):
 
 
 def _draw_queries_and_keys(rng, Br, Nk, d):
-    """Draw Q [Br, d] and K [Nk, d]. The largest score is near 0, since lse rounds: O may be computed from it."""
+    """Draw Q [Br, d] and K [Nk, d]. The largest score is near 0: O may be computed from lse, which is rounded."""
     Q, K = rng.normal(size=(Br, d)), rng.choice([0, 0.1, 1]) * rng.normal(size=(Nk, d))
     row = scores(rng, 1, Nk, largest=1000, masked=False)[0]  # [Nk]
     Q[:, 0] = np.sqrt(d) * rng.choice([1, 0.1], Br) ** rng.integers(2)

@@ -12,12 +12,12 @@ THEIR_VALUES = (
 )
 ALL_SCORES = (
     RIGHT_BUT + "computed the scores of more than Bc keys before it took in their values: fast memory holds the scores "
-    "of one tile. Take a tile's values in with its scores: what is left of it is the state."
+    "of one tile. Take a tile's values in with its scores: only the state is kept."
 )
 AGAIN = (
     RIGHT_BUT
-    + "read keys or values more than once: the tile of queries stays, all its rows meet a tile of keys while it is at "
-    "hand, and the state is all that is left of it."
+    + "read keys or values more than once: the tile of queries stays, all its rows meet a tile of keys while that tile "
+    "is in fast memory, and only the state is kept."
 )
 MORE_QUERIES = RIGHT_BUT + "took more than Br queries at once: fast memory holds one tile of Q."
 OTHER_TILES = RIGHT_BUT + "met the keys in {} tiles: Bc at a time, they are {}."
@@ -71,25 +71,25 @@ def _numbered(X):
 
 
 def _objection(uses, Nk, Bc):
-    """Return what is wrong with the order of uses (name, keys) of K and V; None if nothing, or if it is not seen."""
-    keys, values = ([taken for name, taken in uses if name == wanted] for wanted in "KV")
+    """Return a fault in the order of uses (name, places) of K and V; None if there is none, or if rows are missing."""
+    keys, values = ([places for name, places in uses if name == tensor] for tensor in "KV")
     if max(map(len, keys), default=0) > Bc:
         return TOO_MANY
     if max(map(len, values), default=0) > Bc:
         return THEIR_VALUES
     if len(set().union(*keys)) < Nk or len(set().union(*values)) < Nk or uses[0][0] == "V":
         return None
-    tiles, again = [], False  # the tiles of keys met, and whether values of earlier ones came once more
-    valued = True  # have values come since the last of the keys?
-    for name, taken in uses:
+    tiles, again = [], False  # the tiles of keys, and whether values of an earlier tile were used again
+    has_values = True  # were values used since the last keys?
+    for name, places in uses:
         if name == "V":
-            valued = True
-            again |= any(taken & tile for tile in tiles[:-1])
-        elif valued and not (tiles and taken <= tiles[-1]):
-            tiles.append(taken)
-            valued = False
+            has_values = True
+            again |= any(places & tile for tile in tiles[:-1])
+        elif has_values and not (tiles and places <= tiles[-1]):
+            tiles.append(places)
+            has_values = False
         else:
-            tiles[-1] = tiles[-1] | taken
+            tiles[-1] = tiles[-1] | places
     sizes = [len(tile) for tile in tiles]
     if max(sizes) > Bc and sum(map(len, keys)) == Nk:
         return ALL_SCORES

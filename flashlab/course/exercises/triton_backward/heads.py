@@ -10,13 +10,14 @@ BLOCK = 16  # rows of a tile, and the width of a head: the least that tl.dot mul
 def draw_head(rng, Nq, Nk):
     """Draw Q, K, V and dO of one head, of any width that is a power of two, and a scale.
 
-    V and dO are whole numbers, but for the size of dO: what cancels is then 0, in whatever order it is added. Four keys
-    side by side are nearly equal: how the roundings of the inputs sway weights does not show in a row of one weight.
+    V is whole numbers, and dO whole numbers times a power of two: a sum that cancels is then 0, in any order. Four
+    neighbouring keys are nearly equal, so no row has all its weight on one key: such a row would not show how the
+    rounding of the inputs changes weights.
     """
     d = 2 ** int(rng.integers(4, 8))
     scale = rng.choice([d**-0.5, 0.1, 1.7])
     Q, K = queries_and_keys(rng, Nq, Nk, d, largest=1e3)
-    K[:, 0] /= 8  # float32 rounds an lse far from 0: the edges have such
+    K[:, 0] /= 8  # float32 rounds an lse far from 0; the edges have such scores
     K = K[np.minimum(np.arange(Nk), Nk - Nk % 4 - 1) // 4 * 4] + 0.3 * rng.normal(size=(Nk, d))
     V, dO = (np.round(2 * rng.normal(size=(N, d))) for N in (Nk, Nq))
     dO *= 2.0 ** rng.choice([0, 0, -40, 40])
@@ -48,7 +49,7 @@ FAR_FROM_0 = "one key, and scores of 2⁴⁰ and −2⁴⁰"
 
 
 def two_queries(x):
-    """Return Q, K, V and dO of two queries that both score the keys x; only the second has a gradient.
+    """Return Q, K, V and dO of two queries, both with the scores x; only the second has a gradient.
 
     Key j has a 1 in column j + 1. The first key has no value.
     """

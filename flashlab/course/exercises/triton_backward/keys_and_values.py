@@ -65,7 +65,7 @@ def loop_over_queries(
     tl.store(dV + at_keys, dV_j, are_keys)
 
 
-WINDOW = 4  # keys that a query sees where it looks back so far only
+WINDOW = 4  # keys that a query sees under the mask "window"
 _loop_over_near_queries = edited(
     loop_over_queries, "+ Nk - Nq)", f"+ Nk - Nq) & (keys[None, :] > rows[:, None] + Nk - Nq - {WINDOW})"
 )
@@ -73,10 +73,10 @@ _MASKS = {False: None, True: masks.causal(), "window": masks.window(WINDOW - 1)}
 
 
 def key_value_gradients(add, Q, K, V, dO, causal=False, block=BLOCK, scale=None, Bc=None):
-    """Return dK and dV [Nk, d] of one head, from a function ``add`` for one tile of ``block`` x ``Bc or block``.
+    """Return dK and dV [Nk, d] of one head, from a function ``add`` for one tile of ``block`` queries and ``Bc`` keys.
 
     Q, dO [Nq, d]; K, V [Nk, d]: float32 arrays, d a power of two; causal: "window" where a query sees the last WINDOW
-    keys only; scale: 1/√d if None.
+    keys only; scale: 1/√d if None; Bc: ``block`` if None.
     """
     Bc = block if Bc is None else Bc
     mask, scale = _MASKS[causal], Q.shape[1] ** -0.5 if scale is None else scale

@@ -1,4 +1,4 @@
-"""Mistakes in the lines from S_ij to dS_ij of one tile, which the kernels of both gradients have alike."""
+"""Mistakes in the lines from S_ij to dS_ij of one tile, which the kernels of both gradients have in common."""
 
 from flashlab.grading.exercise import Mistake
 

@@ -16,7 +16,7 @@ from flashlab.reference.rules import Rules
 
 
 class Kernels(NamedTuple):
-    """Launches of the kernels of one head, on tensors of float32 whose rows lie side by side."""
+    """Launches of the kernels of one head, on contiguous tensors of float32."""
 
     forward: Callable  # (Q, K, V, causal) -> O [Nq, d], lse [Nq]
     delta: Callable  # (O, dO) -> delta [Nq]
@@ -40,7 +40,7 @@ class AttentionOfOneHead(torch.autograd.Function):
     def backward(ctx, dO):
         """Return a gradient per argument of ``forward``; None for what is no tensor."""
         Q, K, V, O, lse = ctx.saved_tensors
-        dO = dO.contiguous()  # of a sum it is one number, expanded
+        dO = dO.contiguous()  # the gradient of a sum is one number, expanded
         delta = ctx.kernels.delta(O, dO)  # [Nq]
         dQ = ctx.kernels.query_gradients(Q, K, V, dO, lse, delta, ctx.causal)
         dK, dV = ctx.kernels.key_value_gradients(Q, K, V, dO, lse, delta, ctx.causal)
@@ -48,9 +48,10 @@ class AttentionOfOneHead(torch.autograd.Function):
 
 
 def kernels_of_one_head(launch, forward, delta, dQ, add_rows, tile=128):
-    """Return the ``Kernels`` that launch a learner's: a wrapper and kernel of the forward pass, and three of the other.
+    """Return the ``Kernels`` that launch a learner's kernels.
 
-    The forward kernel multiplies float16, so its inputs are rounded to it. tile: rows of queries, and of keys.
+    launch, forward: the wrapper and the kernel of the forward pass, which multiplies float16: inputs are rounded to it.
+    delta, dQ, add_rows: of the backward pass. tile: rows of queries, and of keys.
     """
 
     def empty(N, *shape):
@@ -96,9 +97,9 @@ def of_all_heads(function, kernels):
 
 
 def _arrays(*tensors):
-    """Return tensors whose rows lie side by side as arrays in float64."""
+    """Return contiguous tensors as arrays in float64. Raises ValueError if one is not contiguous."""
     if not all(tensor.is_contiguous() for tensor in tensors):
-        raise ValueError("the rows of a tensor do not lie side by side: its method contiguous() copies it")
+        raise ValueError("a tensor is not contiguous: its method contiguous() returns a copy that is")
     return [tensor.detach().cpu().double().numpy() for tensor in tensors]
 
 
@@ -152,7 +153,7 @@ def _launch(attempt, Q, K, V, dO, causal, gap):
         raise TypeError("expected a class that inherits from torch.autograd.Function")
     leaves = _leaves(gap, Q, K, V)
     O = attempt.apply(*leaves, causal, DENSE)
-    dO = torch.tensor(dO, device=DEVICE).expand(O.shape)  # of a sum it is one number
+    dO = torch.tensor(dO, device=DEVICE).expand(O.shape)  # the gradient of a sum is one number
     gradients = torch.autograd.grad(O, leaves, dO)
     return Both(*(X.detach().cpu().numpy() for X in (O, *gradients)))
 
@@ -164,12 +165,12 @@ def _exact(Q, K, V, dO, causal, gap):
 
 IN_CTX = (
     "the numbers are right, but it keeps tensors that autograd does not watch: when one was changed in place before "
-    "the backward pass, the gradient was wrong without a word. Keep tensors with ctx.save_for_backward."
+    "the backward pass, the gradient was wrong without an error. Keep tensors with ctx.save_for_backward."
 )
 
 
 def _watched(attempt, Q, K, V, dO, causal, gap):
-    """Law: where an input is changed between the passes, the backward pass raises, or has a copy."""
+    """Law: where an input is changed between the passes, the backward pass raises, or uses a copy."""
     kept, changed = (_query_gradients_after(attempt, factor, Q, K, V, dO, causal, gap) for factor in (1, 2))
     return None if changed is None or torch.equal(kept, changed) else IN_CTX
 
@@ -207,7 +208,7 @@ function = Exercise(
     exact=_exact,
     edges=(
         _edge("two queries, two keys", 2, 2, 2, False),
-        _edge("more keys than queries, and rows that do not lie side by side", 2, 4, 3, False, False, 1),
+        _edge("more keys than queries, and inputs that are not contiguous", 2, 4, 3, False, False, 1),
         _edge("a causal mask", 3, 3, 2, True),
         _edge("the gradient of a sum: dO is one number, expanded", 2, 3, 2, False, True),
         _edge("causal, with queries that see no key", 4, 2, 2, True),
@@ -222,7 +223,7 @@ function = Exercise(
                 "return dQ, dK, dV, None, None", "return dQ, dK, dV"),
         Mistake("exchanged dK and dV.", "Gradients come back in the order of forward's arguments.",
                 "return dQ, dK, dV,", "return dQ, dV, dK,"),
-        Mistake("passed dO as it came: of a sum it is one number, expanded, and its rows do not lie side by side.",
+        Mistake("passed dO as it came: if the loss is a sum, dO is one number, expanded, and not contiguous.",
                 "Call dO.contiguous() first.", "dO = dO.contiguous()", "dO = dO"),
         Mistake("forgot the mask in backward.", "Keep causal in ctx, and pass it to both gradients.",
                 "ctx.causal)\n        dK", "False)\n        dK"),

@@ -55,7 +55,7 @@ def query_gradients_one_head(
 
 
 def query_gradients(kernel, Q, K, V, dO, causal=False, Br=BLOCK, Bc=BLOCK, scale=None):
-    """Return dQ [Nq, d] of one head, from a kernel of the capstone's parameters.
+    """Return dQ [Nq, d] of one head, from a kernel with the capstone's parameters.
 
     Q, dO [Nq, d]; K, V [Nk, d]: float32 arrays, d a power of two; scale: 1/√d if None.
     """

@@ -20,13 +20,13 @@ def first_elements(h, b, H, Hk, Nq, Nk, d):
 
 
 class Begins(NamedTuple):
-    """What a function for kernels returns for one program."""
+    """Where the first query and the first key of a program begin in memory."""
 
     first_query: np.ndarray  # [] elements before the head's first query
     first_key: np.ndarray  # [] elements before its first key
 
 
-@triton.jit(do_not_specialize=["h", "b"])  # a number 1 would have no dtype
+@triton.jit(do_not_specialize=["h", "b"])  # Triton would make a constant of 1, which has no dtype
 def _find_once(found, h, b, H, Hk, Nq, Nk, d, find: tl.constexpr):
     q, k = find(h, b, H, Hk, Nq, Nk, d)
     tl.store(found, q)

@@ -26,7 +26,7 @@ def causal_bounds(i, Nq, Nk, Br: tl.constexpr, Bc: tl.constexpr):
 
 @triton.jit
 def _visit(kinds, ends, Nq, Nk, Tc, bounds: tl.constexpr, Br: tl.constexpr, Bc: tl.constexpr):
-    """Run both loops without their work: add 1 to a tile met in loop 1, 2 in loop 2; strays count in the margins."""
+    """Run both loops without their work: add 1 to a tile of loop 1, 2 to one of loop 2; margins count tiles outside."""
     i = tl.program_id(0)
     unmasked, seen = bounds(i, Nq, Nk, Br, Bc)
     tl.store(ends + i, seen)
@@ -59,8 +59,8 @@ def kinds_of_tiles(Nq, Nk, Br, Bc):
     """Return 0 for a tile that no query sees, 1 for one that all of its rows see in full, 2 for the others [Tr, Tc]."""
     i, j = np.ogrid[: -(-Nq // Br) * Br, : -(-Nk // Bc) * Bc]
     sees = (j <= i + Nk - Nq) & (j < Nk)  # [Tr * Br, Tc * Bc]
-    cut = sees.reshape(len(i) // Br, Br, -1, Bc)
-    real = (sees & (i < Nq)).reshape(cut.shape)
+    cut = sees.reshape(len(i) // Br, Br, -1, Bc)  # [Tr, Br, Tc, Bc]
+    real = (sees & (i < Nq)).reshape(cut.shape)  # [Tr, Br, Tc, Bc]
     return np.where(cut.all((1, 3)), 1, np.where(real.any((1, 3)), 2, 0))
 
 

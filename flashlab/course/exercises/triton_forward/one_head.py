@@ -60,7 +60,7 @@ def attention_one_head(
 
 
 def attend(kernel, Q, K, V, causal=False, Br=TILE, Bc=TILE):
-    """Launch a kernel of one head, of the capstone's parameters, on numpy arrays Q [Nq, d], K and V [Nk, d] of float16.
+    """Launch a kernel of one head, with the capstone's parameters, on arrays Q [Nq, d], K and V [Nk, d] of float16.
 
     Return O and lse in float32. Columns of zeros fill the inputs up to a tile's width, which changes no score. Past the
     last rows of the inputs there is NaN, and around the outputs there are margins that must not change.
@@ -75,7 +75,7 @@ def attend(kernel, Q, K, V, causal=False, Br=TILE, Bc=TILE):
 
 
 def narrow_factors(launch, *zeros):
-    """Build a law of its own inputs: ``tl.dot`` multiplies in float16, as the inputs are."""
+    """Build a law with inputs of its own: ``tl.dot`` multiplies in float16, the dtype of the inputs."""
 
     def law(kernel):
         if factors_are_wide(launch, kernel, *zeros):
@@ -127,7 +127,7 @@ def measure(kernel, tile=64):
     for causal in (False, True):
         memory = count(_from_source, _source(kernel), kernel.fn.__name__, *head, causal, tile, tile)
         expected = tiling.fa2_traffic(N, N, d, tile, tile, mask=masks.causal() if causal else None, dtype=np.float16)
-        expected["store", "O"] *= 2  # in float32
+        expected["store", "O"] *= 2  # O is in float32
         print(
             f"{'causal' if causal else 'full'}: {memory.moved:,} B moved; tiling's closed form: {expected.total():,} B"
         )

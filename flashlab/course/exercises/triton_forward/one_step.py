@@ -63,15 +63,15 @@ def _step(property, m, l, O, S, V, scale=1.0):
 
 
 def _draw(rng, size):
-    """Draw a past of rows, with maxima in units of log2, and the products of a tile near its maxima."""
-    Br, Bc, dv = np.minimum(rng.integers((4, 1, 1), 2 * size + 3), TILE)  # 4 rows show how the roundings of inputs sway
+    """Draw a state of rows, with maxima in units of log2, and the products of a tile near its maxima."""
+    Br, Bc, dv = np.minimum(rng.integers((4, 1, 1), 2 * size + 3), TILE)  # 4 rows show the effect of rounded inputs
     scale = float(rng.choice([0.125, 0.25, 1, 0.7, 4]))
     S = scores(rng, Br, Bc, largest=1e12)  # [Br, Bc]
     m = draw_maxima_near(rng, S.max(1))  # [Br]
-    m = np.where(m < -1e12, -inf, np.minimum(m, 1e12))  # maxima of products, too
+    m = np.where(m < -1e12, -inf, np.minimum(m, 1e12))  # in the range of the products
     V = np.clip(rng.choice([1, 1, 3e4]) * rng.normal(size=(Bc, dv)), -65504, 65504).astype(np.float16)  # [Bc, dv]
     past = draw_state(rng, np.float32(m * LOG2_E), dv, large=False)
-    many = rng.choice([1, whole(rng, size, 2**24)])  # keys, each as often
+    many = rng.choice([1, whole(rng, size, 2**24)])  # how often each key of the past counts
     return times(past, np.full(Br, many)), S / np.float32(scale), V, scale
 
 

@@ -82,7 +82,7 @@ launch = Exercise(
         _edge("fewer queries than keys, causal", 20, 90, 32, True),
         _edge("more queries than a tile has rows", 150, 20, 16, False),
         _edge("more queries than keys, causal", 90, 20, 32, True),
-        _edge("rows that do not lie side by side", 20, 30, 16, False, 8),
+        _edge("inputs that are not contiguous", 20, 30, 16, False, 8),
     ),
     draw=_draw,
     draws=10,
@@ -106,7 +106,7 @@ launch = Exercise(
     hints=(
         "Which tensors does the kernel need beside its inputs? And how many programs compute O, Br rows each?",
         "Make O and lse with torch.empty, in float32 on Q.device. The grid is a tuple: (triton.cdiv(Nq, Br),).",
-        "kernel[grid](Q, K, V, O, lse, Nq, Nk, d**-0.5, d, Br, Bc, causal, num_warps=4, num_stages=2), with "
-        "Q.contiguous() and the like before.",
+        "kernel[grid](Q, K, V, O, lse, Nq, Nk, d**-0.5, d, Br, Bc, causal, num_warps=4, num_stages=2), after "
+        "Q = Q.contiguous(), and the same for K and V.",
     ),
 )  # fmt: skip

@@ -47,12 +47,12 @@ def _draw(rng, size):
 
 
 def _equal(Nq, Nk):
-    """Return Q, K and V of equal scores, all 0: only its place tells a key past the end from the others."""
+    """Return Q, K and V whose scores are all 0, also that of a key past the end: only its place tells it apart."""
     return np.zeros((Nq, 1)), np.ones((Nk, 1)), np.arange(Nk)[:, None] + 1
 
 
 LARGEST = 6e4 * np.ones((2, 128))
-# Weights other than 1 are nearly numbers of float16, or of keys without a value: narrowing them changes nothing.
+# Weights other than 1 are nearly numbers of float16, or their keys have the value 0: narrowing changes no result.
 RISING = [[4, 0, 0, 0]] * 16 + [[4, 2**-12, 0, 0]] * 15  # [31, 4]
 LOW = [-36.5, 0, 0, 0]
 MANY = [LOW] * 2048 + [[1, 0, 0, 0]] + [LOW] * 2047 + [[1, 2**-10, 0, 0]]  # [4097, 4]
@@ -63,7 +63,7 @@ forward = Exercise(
     launch=attend,
     exact=_dense,
     edges=(
-        _head("a key less than two tiles have, and a second tile that raises the maximum by little",
+        _head("one key fewer than two tiles hold, and a second tile that raises the maximum by little",
               [[2, 2, 0, 0]], RISING, np.maximum(0, np.arange(31) - 15)[:, None] * np.ones(4)),
         _head("scores below any number that one would take for −∞, and large ones",
               LARGEST * [[-1], [1]], LARGEST * [[1], [0.9]], LARGEST / 6e4 * [[1], [2]]),
