@@ -130,7 +130,7 @@ test("keys turn a handle by one value, in the direction in which it moves", () =
   assert.equal(turned({}, right, ["0", "1/16"], "1/16"), "1/16");
 });
 
-test("numbers are textOf as the kernel says them", () => {
+test("numbers are written as the kernel writes them", () => {
   assert.deepEqual([999, 1000, 328_000, 1.18e6, 40.3e9].map(amount), ["999 B", "1 kB", "328 kB", "1.18 MB", "40.3 GB"]);
   assert.deepEqual(
     [20_582, 163 * 1024, 40 * 2 ** 20].map((bytes) => room(bytes)),
