@@ -1,4 +1,4 @@
-"""Attention written out, with every mask, score function, sink and dropout that the kernels know: the oracle."""
+"""Attention written out, with masks, score functions, sinks and dropout: the oracle for the kernels."""
 
 import math
 
@@ -29,7 +29,7 @@ def attention(q, k, v, seen, score=None, sinks=None, Z=None, scale=None):
 
 
 def linear(q, k, v, decay, dtype):
-    """Return O of linear attention, with every product in this dtype, and the scores narrowed to it."""
+    """Return O of linear attention, with both products, and the scores between them, in this dtype."""
     q, k, v = (x.to(dtype) for x in (q, k, v))
     i, j = own(q.shape[2], k.shape[2])
     near = torch.where(i >= j, decay.double()[:, None, None] ** (i - j).clamp(min=0), 0)  # [H, N, N]
@@ -37,7 +37,7 @@ def linear(q, k, v, decay, dtype):
 
 
 def factors(B, H, Nq, Nk, p, seed):
-    """Return dropout's factors [B, H, Nq, Nk] by the definition of the course."""
+    """Return the factors of dropout [B, H, Nq, Nk], as the reference defines them."""
     tiles = [Dropout(p, seed, h, b).tile(slice(0, Nq), slice(0, Nk), np.float64) for b in range(B) for h in range(H)]
     return torch.tensor(np.stack(tiles)).view(B, H, Nq, Nk).to(DEVICE)
 
