@@ -1,11 +1,11 @@
-"""The kernels compiled for GPUs that are not here: what they take of shared memory and registers."""
+"""The kernels compiled for GPUs that are not here: their shared memory, registers and stack."""
 
 import pytest
 
 from flashlab.kernels.tables import HALVES, PORTABLE
 from tests.kernels.compiled import compiled
 
-WAITING = 16  # bytes of stack: what a head stores once, while the loops of dK and dV need the registers
+WAITING = 16  # bytes of stack, written once per head, while the loops of dK and dV need the registers
 
 
 @pytest.mark.exhaustive
@@ -17,7 +17,7 @@ def test_every_launch_fits_and_no_register_spills(capability, stack_at_most):
     assert {k["kernel"] for k in kernels} == names
     for k in kernels:
         assert k["shared"] <= k["available"], f"does not fit: {k}"
-        if k["plain"]:  # what scores and masks exchange between threads is not in the bound
+        if k["plain"]:  # the bound leaves out what threads exchange for scores and masks
             assert k["shared"] <= k["bound"], f"the bound is too low: {k}"
         if capability >= "8.0":  # 7.5 has no matrix unit that Triton uses, and spills
             waits = capability == "9.0" and k["kernel"] == "key_value_gradients" and k["configuration"][:2] == [128, 64]
