@@ -4,7 +4,7 @@ import pytest
 
 from tests.kernels.compiled import compiled
 
-SET_ASIDE = 8  # bytes: with eight warps the assembler moves a pair of registers, so that three programs would fit
+SET_ASIDE = 8  # bytes: with eight warps the assembler spills two registers, so that three programs would fit an SM
 
 
 @pytest.mark.exhaustive
@@ -20,9 +20,9 @@ def test_every_launch_fits_and_no_register_spills(capability, stack_at_most):
 
 @pytest.mark.exhaustive
 def test_the_kernel_for_latents_fits_and_hardly_spills():
-    """Sums of 64 x 256 numbers leave few registers: those that spill do so once per block of keys."""
+    """Sums of 64 x 256 numbers leave few registers: some spill, once per block of keys."""
     for k in compiled("compile_decode", "latent"):
         assert k["shared"] <= 227 * 1024
         assert k["stack"] <= 96, f"registers spill: {k['stack']} bytes"
-        assert not k["warnings"]  # of products that the assembler puts in a row
+        assert not k["warnings"]  # of products that the assembler serializes
         assert [loop["HGMMA"] for loop in k["loops"]] == 2 * [9 * 4 + 4]  # 576 columns of a score, 64 keys of a sum
