@@ -71,18 +71,6 @@ def kernel(request, choose_anew, monkeypatch):
 
 
 @pytest.fixture
-def interpret_with(choose_anew, monkeypatch):
-    """Return a function that sets the tiles of the portable kernels in the interpreter to Br x Bc."""
-    from flashlab.kernels import configurations
-
-    def set_tiles(Br, Bc):
-        monkeypatch.setattr(configurations, "INTERPRETED", configurations.INTERPRETED._replace(Br=Br, Bc=Bc))
-        choose_anew()
-
-    return set_tiles
-
-
-@pytest.fixture
 def stack_at_most():
     """Return the bytes of stack that a thread of a kernel may take: none, or four registers up to Triton 3.6."""
     return 16 if release("triton") <= (3, 6) else 0

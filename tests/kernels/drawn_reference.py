@@ -135,31 +135,31 @@ def exact(Q, K, V, steps, sinks, dO, dlse, seen, Z, scale, eps):
     """
     Hk, Nk, Nq = *K.shape[:2], Q.shape[1]
     distance = abs(np.arange(Nq)[:, None] + Nk - Nq - np.arange(Nk))  # [Nq, Nk]
-    K, V = (np.repeat(x, len(Q) // Hk, 0) for x in (K, V))
-    S_of = [scale * Q @ K.mT]
+    K, V = (np.repeat(x, len(Q) // Hk, 0) for x in (K, V))  # [H, Nk, d], [H, Nk, dv]
+    S_of = [scale * Q @ K.mT]  # before and after each step, [H, Nq, Nk] each
     for kind, x in steps:
         S_of.append(apply(kind, S_of[-1], x, distance))
     S = np.where(seen, S_of[-1], -np.inf)  # [H, Nq, Nk]
     m = np.maximum(S.max(-1, initial=-np.inf), sinks[:, None])  # [H, Nq]
     m = np.where(m == -np.inf, 0, m)
-    P, share = np.exp(S - m[..., None]), np.exp(sinks[:, None] - m)
-    l = P.sum(-1) + share
+    P, share = np.exp(S - m[..., None]), np.exp(sinks[:, None] - m)  # [H, Nq, Nk], [H, Nq]
+    l = P.sum(-1) + share  # [H, Nq]
     lse, l = m + np.log(l), np.where(l == 0, 1, l)
     P, share = P / l[..., None], share / l
-    O = P * Z @ V
+    O = P * Z @ V  # [H, Nq, dv]
     terms = abs(scale * Q) @ abs(K.mT)  # [H, Nq, Nk]
     lse_size = 1 + abs(m) + abs(np.log(l)) + terms.max(-1, initial=0)  # [H, Nq]
     P_size = P * (1 + 4 * eps * lse_size[..., None])  # [H, Nq, Nk]
-    delta = (dO * O).sum(-1) - dlse
-    dS = P * (dO @ V.mT * Z - delta[..., None])
+    delta = (dO * O).sum(-1) - dlse  # [H, Nq]
+    dS = P * (dO @ V.mT * Z - delta[..., None])  # [H, Nq, Nk]
     values = {"O": O, "lse": lse, "V": (P * Z).mT @ dO, "sinks": -(share * delta).sum(-1)}
     sizes = {"O": P_size * Z @ abs(V), "lse": 4 * lse_size, "V": (P_size * Z).mT @ abs(dO)}
     delta = (abs(dO) * sizes["O"]).sum(-1) + abs(dlse)
     sizes["sinks"] = (share * (1 + 4 * eps * lse_size) * delta).sum(-1)
-    size = P_size * (abs(dO) @ abs(V.mT) * Z + delta[..., None])
+    size = P_size * (abs(dO) @ abs(V.mT) * Z + delta[..., None])  # of dS, [H, Nq, Nk]
     for n, (kind, x) in reversed([*enumerate(steps)]):
-        learned = -distance if kind == "alibi" else 1
-        values[n], sizes[n] = dS * learned, size * abs(learned)
+        factor = -distance if kind == "alibi" else 1
+        values[n], sizes[n] = dS * factor, size * abs(factor)
         dS, size = dS * slope(kind, S_of[n], x), size * abs(slope(kind, S_of[n], x))
     values |= {"Q": scale * dS @ K, "K": scale * dS.mT @ Q}
     sizes |= {"Q": abs(scale) * size @ abs(K), "K": abs(scale) * size.mT @ abs(Q)}
@@ -171,16 +171,16 @@ def exact(Q, K, V, steps, sinks, dO, dlse, seen, Z, scale, eps):
 def plain(Q, K, V, steps, sinks, seen, Z, scale):
     """Return O and lse as ``exact`` has them, computed by torch in the dtype of Q."""
     group, Nq, Nk = len(Q) // len(K), Q.shape[1], K.shape[1]
-    distance = (torch.arange(Nq)[:, None] + Nk - Nq - torch.arange(Nk)).abs().to(Q)
-    S = scale * (Q @ K.repeat_interleave(group, 0).mT)
+    distance = (torch.arange(Nq)[:, None] + Nk - Nq - torch.arange(Nk)).abs().to(Q)  # [Nq, Nk]
+    S = scale * (Q @ K.repeat_interleave(group, 0).mT)  # [H, Nq, Nk]
     for kind, x in steps:
         S = apply(kind, S, x if kind == "softcap" else x.to(S), distance)
     sinks = torch.as_tensor(sinks).to(S)[:, None, None].expand(*S.shape[:2], 1)
     S = torch.cat([S.masked_fill(~seen, -math.inf), sinks], -1)  # [H, Nq, Nk + 1]
-    m = S.detach().amax(-1, keepdim=True)
+    m = S.detach().amax(-1, keepdim=True)  # [H, Nq, 1]
     m = m.masked_fill(m == -math.inf, 0)
-    P = (S - m).exp()
-    l = P.sum(-1, keepdim=True)
+    P = (S - m).exp()  # [H, Nq, Nk + 1]
+    l = P.sum(-1, keepdim=True)  # [H, Nq, 1]
     lse = torch.where(l == 0, -math.inf, m + l.masked_fill(l == 0, 1).log())
     P = P / l.masked_fill(l == 0, 1)
     return P[..., :-1] * Z.to(P) @ V.repeat_interleave(group, 0), lse[..., 0]

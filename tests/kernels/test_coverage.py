@@ -252,9 +252,9 @@ def test_rows_that_see_no_key_have_no_output_and_no_gradient(Nq, Nk, kernel):
     O, lse = flash_attention(q, k, v, causal=True, return_lse=True)
     assert (O[:, :, :blind] == 0).all() and (lse[:, :, :blind] == -math.inf).all()
     assert lse[:, :, blind:].isfinite().all()
-    seen = torch.autograd.grad((O[:, :, blind:] ** 2).sum(), (q, k, v), retain_graph=True)
+    seeing_rows = torch.autograd.grad((O[:, :, blind:] ** 2).sum(), (q, k, v), retain_graph=True)
     all_rows = torch.autograd.grad((O**2).sum() + 1000 * O[:, :, :blind].sum(), (q, k, v))
-    assert_same_bits(all_rows, seen, kernel, dQ=0)
+    assert_same_bits(all_rows, seeing_rows, kernel, dQ=0)
     assert not any(x.isnan().any() for x in all_rows)
     assert (all_rows[0][:, :, :blind] == 0).all()
 

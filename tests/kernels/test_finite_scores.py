@@ -28,11 +28,11 @@ def written_out(q, k, v, added, scale=1.0, sinks=None):
     rounded = (S.detach().float() + added).to(wide)  # [B, H, Nq, Nk]
     S = torch.where(added.abs() > 1e6, S + (rounded - S.detach()), S + added)
     if sinks is not None:
-        S = torch.cat([S, sinks.to(wide)[None, :, None, None].expand(*S.shape[:3], 1)], 3)
+        S = torch.cat([S, sinks.to(wide)[None, :, None, None].expand(*S.shape[:3], 1)], 3)  # [B, H, Nq, Nk + 1]
     m = S.detach().amax(3, keepdim=True)  # [B, H, Nq, 1]
-    P = torch.exp(S - m)  # [B, H, Nq, Nk]
+    P = torch.exp(S - m)  # as S
     l = P.sum(3, keepdim=True)  # [B, H, Nq, 1]
-    P = (P / l)[..., : k.shape[2]]
+    P = (P / l)[..., : k.shape[2]]  # [B, H, Nq, Nk]
     return P.to(v) @ v, (m + l.log())[..., 0]
 
 

@@ -121,10 +121,10 @@ def test_first_derivatives_are_the_same_with_create_graph(name):
         for x, y, z in zip(tensors, expected, again, strict=True):
             assert torch.equal(x.grad, y) and torch.equal(y, z)
             x.grad = None
-    seen = []
-    tensors[0].register_hook(seen.append)
+    gradients = []
+    tensors[0].register_hook(gradients.append)
     loss(*tensors).backward(create_graph=True)
-    assert torch.equal(seen[0], expected[0])
+    assert torch.equal(gradients[0], expected[0])
     for x in tensors:
         x.grad = None
 

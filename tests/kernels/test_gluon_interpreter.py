@@ -343,12 +343,12 @@ def test_the_one_race_of_latents_does_no_harm():
 
 def wrong_kernels(mistakes):
     """Return test parameters: the first mistake in each module is quick, the others are exhaustive."""
-    seen, parameters = set(), []
+    modules, parameters = set(), []
     for mistake in mistakes:
         module, function, old, _ = mistake
-        marks = [pytest.mark.exhaustive] if module in seen else []
+        marks = [pytest.mark.exhaustive] if module in modules else []
         parameters.append(pytest.param(mistake, marks=marks, id=f"{function}: {old.strip():.50}"))
-        seen.add(module)
+        modules.add(module)
     return parameters
 
 

@@ -362,7 +362,7 @@ def size_of_scores(eight, causal):
     q, k, _ = (widened(x) for x in eight)
     own, j = written_out.own(q.shape[2], k.shape[2])
     S = q.shape[3] ** -0.5 * q @ k.repeat_interleave(q.shape[1] // k.shape[1], 1).mT  # [B, H, Nq, Nk]
-    P = S.masked_fill(j > own, -math.inf).softmax(-1) if causal else S.softmax(-1)
+    P = S.masked_fill(j > own, -math.inf).softmax(-1) if causal else S.softmax(-1)  # [B, H, Nq, Nk]
     return (P * S.abs()).sum(-1)
 
 
@@ -383,10 +383,10 @@ def float8_is_as_good_as_exact_arithmetic(width):
                 ours, ours_lse = in_exact_arithmetic(eight, reference_masks.causal() if causal else None)
                 exact, _ = dense(q.double(), k.double(), v.double(), causal, q.shape[3] ** -0.5)
                 assert error(O, exact) <= 1.1 * error(ours.to(O.dtype), exact), f"{name}, causal {causal}"
-                seen = ours_lse.isfinite()
-                assert torch.equal(lse.isfinite(), seen) and (O[~seen] == 0).all(), f"{name}, causal {causal}"
+                some = ours_lse.isfinite()
+                assert torch.equal(lse.isfinite(), some) and (O[~some] == 0).all(), f"{name}, causal {causal}"
                 # lse has the errors of its scores: a tensor core keeps 14 bits of their sums, too.
-                off = (lse[seen] - ours_lse[seen]).abs() / (1 + size_of_scores(eight, causal)[seen])
+                off = (lse[some] - ours_lse[some]).abs() / (1 + size_of_scores(eight, causal)[some])
                 assert (off <= 4e-3).all(), f"{name}, causal {causal}: lse"
 
 

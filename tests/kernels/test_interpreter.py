@@ -184,9 +184,9 @@ def test_inside_tensor_core_products_of_float8_are_those_of_the_model(flush):
     with tensor_core():
         ours, inputs = float8_product(flush)
     np.testing.assert_allclose(ours, eight_bits.TensorCore(flush=flush)(*inputs), rtol=2e-7)
-    lost = np.abs(ours - eight_bits.exactly(*inputs)).max()
-    assert lost > 2.0**-15 * np.abs(ours).max()
-    assert np.abs(float8_product(flush)[0] - ours).max() == pytest.approx(lost, rel=1e-2)  # outside: exact again
+    error = np.abs(ours - eight_bits.exactly(*inputs)).max()
+    assert error > 2.0**-15 * np.abs(ours).max()
+    assert np.abs(float8_product(flush)[0] - ours).max() == pytest.approx(error, rel=1e-2)  # outside: exact again
 
 
 def test_a_flush_after_0_products_means_half_precision_and_all_bits():

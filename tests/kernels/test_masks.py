@@ -160,9 +160,9 @@ def test_head_dimensions_and_dtypes(d, dtype):
 @triton.jit
 def ranges_of(window, Nq, Nk, ends, Br: tl.constexpr, Bc: tl.constexpr, ragged: tl.constexpr):
     i = tl.program_id(0)
-    found = questions.ranges(window, 0, 0, i * Br, Br, Bc, Nq, Nk, ragged)
+    limits = questions.ranges(window, 0, 0, i * Br, Br, Bc, Nq, Nk, ragged)
     for n in tl.static_range(4):
-        tl.store(ends + 4 * i + n, found[n])
+        tl.store(ends + 4 * i + n, limits[n])
 
 
 @pytest.mark.parametrize("Br, Bc", [(64, 128), (128, 64), (16, 32)])

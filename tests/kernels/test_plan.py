@@ -186,11 +186,11 @@ def test_a_plan_keeps_no_mask_alive():
     q, mask = randn(1, 1, 16, 16), masks.documents(torch.arange(16, device=DEVICE) // 5)
     for _ in range(2):
         flash_attention(q, q, q, mask=mask)
-    seen = weakref.ref(mask)
+    reference = weakref.ref(mask)
     gc.disable()
     try:
         del mask
-        assert seen() is None
+        assert reference() is None
     finally:
         gc.enable()
 

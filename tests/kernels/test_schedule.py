@@ -267,7 +267,7 @@ def test_each_score_inside_a_text_is_taken_in_once(Br):
 def test_the_boundary_follows_from_measured_times():
     """A tile takes blocks * t_b + t_o; at d = 128, both follow from two lengths, with 16 tiles per program."""
     rows = data.measured("h200_hopper")["rows"]
-    wanted = {"pass": "forward", "impl": "hopper", "d": 128, "causal": False}
-    times = {row["N"] // 128: row["ms"] / 16 for row in rows if wanted.items() <= row.items()}
+    fields = {"pass": "forward", "impl": "hopper", "d": 128, "causal": False}
+    times = {row["N"] // 128: row["ms"] / 16 for row in rows if fields.items() <= row.items()}
     t_b, t_o = np.polyfit((8, 32), (times[8], times[32]), 1)
     assert t_o / t_b == pytest.approx(schedule.BOUNDARY, abs=0.2)  # two runs had 1.5 and 1.7

@@ -20,9 +20,9 @@ def attention(q, k, v, seen, score=None, sinks=None, Z=None, scale=None):
     S = (S if score is None else score(S)).masked_fill(~seen, -math.inf)
     if sinks is not None:
         S = torch.cat([S, sinks[None, :, None, None].expand(*S.shape[:3], 1).to(S)], -1)  # [B, H, Nq, Nk + 1]
-    m = S.amax(-1, keepdim=True)
-    P = (S - m.masked_fill(m == -math.inf, 0)).exp()
-    l = P.sum(-1, keepdim=True)
+    m = S.amax(-1, keepdim=True)  # [B, H, Nq, 1]
+    P = (S - m.masked_fill(m == -math.inf, 0)).exp()  # as S
+    l = P.sum(-1, keepdim=True)  # [B, H, Nq, 1]
     P, lse = P / l.masked_fill(l == 0, 1), (m + l.log())[..., 0]
     P = P if sinks is None else P[..., :-1]
     return (P if Z is None else P * Z.to(P)) @ v.repeat_interleave(group, 1), lse
@@ -31,7 +31,7 @@ def attention(q, k, v, seen, score=None, sinks=None, Z=None, scale=None):
 def linear(q, k, v, decay, dtype):
     """Return O of linear attention, with both products, and the scores between them, in this dtype."""
     q, k, v = (x.to(dtype) for x in (q, k, v))
-    i, j = own(q.shape[2], k.shape[2])
+    i, j = own(q.shape[2], k.shape[2])  # [N, 1], [1, N]
     near = torch.where(i >= j, decay.double()[:, None, None] ** (i - j).clamp(min=0), 0)  # [H, N, N]
     return (near * (q @ k.mT)).to(dtype) @ v
 

@@ -52,10 +52,10 @@ def count():
 
 def progress(log, new):
     """Return the progress that pip's log shows. new: the number of packages that it has installed."""
-    if found := re.findall("^Installing collected packages: (.*)", log, re.MULTILINE):
-        return f"unpacked {new} of {found[-1].count(',') + 1} packages"
-    if found := re.findall(r"^WARNING: (Retrying.{1,90})", log.splitlines()[-1] if log else ""):
-        return found[0]
+    if lists := re.findall("^Installing collected packages: (.*)", log, re.MULTILINE):
+        return f"unpacked {new} of {lists[-1].count(',') + 1} packages"
+    if retries := re.findall(r"^WARNING: (Retrying.{1,90})", log.splitlines()[-1] if log else ""):
+        return retries[0]
     files = re.findall(r"^ *(?:Downloading|Using cached) (\S+(?<!metadata)) \(([\d.]+) (\w+)\)", log, re.MULTILINE)
     if not files:
         return f"looked up {len(re.findall('^Collecting ', log, re.MULTILINE))} packages"
