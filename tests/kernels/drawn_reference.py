@@ -210,7 +210,7 @@ def expected(case, results, dO, dlse):
 
 
 def tensors_by_name(case, leaves=None):
-    """Return all tensors by name, those of steps as they broadcast. leaves: tensors in place of those of these names.
+    """Return all tensors by name, those of steps as they broadcast. leaves replace tensors of the same names.
 
     Q, K and V have 0 in place of NaN and infinities.
     """

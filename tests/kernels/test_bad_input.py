@@ -54,7 +54,7 @@ def test_a_learned_sink_that_becomes_nan_is_refused_by_a_cached_plan():
         flash_attention(Q, K, V, sinks=sinks)
 
 
-def test_a_sink_of_minus_infinity_is_as_no_sink():
+def test_a_sink_of_minus_infinity_is_like_no_sink():
     none = torch.full((2,), -math.inf, device=DEVICE)
     torch.testing.assert_close(flash_attention(Q, K, V, sinks=none), flash_attention(Q, K, V), rtol=1e-6, atol=1e-6)
 

@@ -116,7 +116,7 @@ def test_every_launch_fits(large):
         assert k["registers"] <= REGISTERS[consumers(k) + 1], f"too many registers for all warpgroups: {k}"
 
 
-def test_registers_spill_no_more_than_is_known(kernels):
+def test_registers_spill_no_more_than_the_tables_say(kernels):
     for k in (k for k in kernels if k["kernel"] not in TWO_PASSES):
         limits = SPILLS.get((k["kernel"], k["width"], k["causal"], k.get("Br")))
         if k["kernel"] == "backward":

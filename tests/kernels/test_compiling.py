@@ -21,7 +21,7 @@ def in_numpy(x, *, times=1):
 
 
 @pytest.mark.exhaustive
-def test_compiled_code_calls_it_as_it_is():
+def test_compiled_code_calls_the_function_uncompiled():
     in_numpy.compiled = []
 
     @torch.compile(backend="eager")

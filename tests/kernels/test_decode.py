@@ -198,7 +198,7 @@ def test_which_latents_go_to_hopper(monkeypatch):
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
 @pytest.mark.parametrize("d, dv", [(32, 24), (16, 24), long(24, 25), long(128, 128)])
-def test_eight_bits_are_computed_with_exactly(dtype, d, dv):
+def test_decoding_from_eight_bits_is_as_exact_as_in_float16(dtype, d, dv):
     """The result is that of the rounded keys and values, in float16. With even d and dv, numbers are read in pairs."""
     q, K, V, lengths = inputs([5, 200], n=2, d=d, dv=dv, dtype=torch.float16)
     (K8, K_scale), (V8, V_scale) = (quantise(3 * x.nan_to_num(0.0), dtype) for x in (K, V))

@@ -56,7 +56,7 @@ def cases(mask, d, dtype, kernels):
         if mask == "packed":
             Nq, Nk = ([pairs[(number + t) % len(pairs)][n] for t in range(3)] for n in (0, 1))
             options |= {"form": "packed", "B": 3}
-        if "hopper" in kernels and mask in ("documents, causal", "packed"):  # every key needs a query
+        if "hopper" in kernels and mask in ("documents, causal", "packed"):  # a query for every key
             Nq, Nk = (Nq, Nq) if mask == "packed" else (max(Nq, Nk), min(Nq, Nk))
         n, W = (int(x) for x in 2 * rng.integers(1, 60, 2) + 1)
         options |= {"Nq": Nq, "Nk": Nk, "mask": MASKS[mask](rng, n, W, Nk)}

@@ -44,7 +44,7 @@ def attend(eight, **options):
 
 
 def holds(O, ours, exact):
-    """Return whether the error of O is at most 1.1 times that of ``ours``, by exact arithmetic. With NaN it is not."""
+    """Return whether the error of O is at most 1.1 times that of ``ours``, by exact arithmetic. NaN: False."""
     return error(O, exact) <= 1.1 * error(ours, exact)
 
 

@@ -1,4 +1,4 @@
-"""The kernels of float8 compiled for GPUs that are not here: products of float8, sums in float32, and no spills."""
+"""The kernels of float8 compiled for GPUs that are not here: products of float8, sums in float32, and few spills."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.kernels.compiled import compiled, release
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("capability, product", [("9.0", "QGMMA"), ("8.9", "QMMA")])
-def test_float8_is_multiplied_as_float8_and_nothing_spills(capability, product):
+def test_float8_is_multiplied_as_float8_and_few_registers_spill(capability, product):
     kernels = compiled("compile_float8", capability)
     attention = [k for k in kernels if k["kernel"] == "attention_forward"]
     assert len(attention) == 18 and {k["kernel"] for k in kernels} == {"attention_forward", "quantise_blocks"}

@@ -145,7 +145,7 @@ def test_one_block_is_exact():
     assert torch.equal(product, x.float().T @ x.float())
 
 
-# the forward kernel, and the rungs
+# the forward kernel
 
 
 @pytest.mark.parametrize("causal", [False, True])

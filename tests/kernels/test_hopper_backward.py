@@ -98,7 +98,7 @@ def with_sinks(d):
     for Nq, Nk in LENGTHS:
         for left in (100, math.inf):
             seen = in_window(left, 0, Nq, Nk)
-            # With one key, dP - delta is small, and delta = rowsum(dO * O) rounds O, which plain autograd does not.
+            # With one key, dP - delta is small. delta = rowsum(dO * O) has the rounded O; plain autograd has not.
             roundings = 2 if Nk == 1 else 1
             sizes = 1, 4, 2, Nq, Nk, d
             assert_gradients("sinks", sizes, masks.window(left), seen, sinks=sinks, roundings=roundings)
@@ -184,7 +184,10 @@ def in_turn(lag):
 
 
 def in_parts(d):
-    """Early keys meet all queries, late keys those from ``cut`` on, another way if ``cut`` is inside a tile."""
+    """Early keys meet all queries, late keys those from ``cut`` on.
+
+    If ``cut`` is inside a tile, the late part adds to ``shares.dQ``, not to the sums of the Hopper kernel.
+    """
     for B, Hk, N, cut in ((1, 2, 512, 256), (2, 1, 500, 192), (1, 4, 500, 200), (3, 2, 1000, 448)):
         shapes = (B, 4, N, d), (B, Hk, N, d), (B, Hk, N, d), (B, 4, N, d)
         q, k, v, do = (randn(*shape, dtype=torch.bfloat16, seed=seed) for seed, shape in enumerate(shapes))

@@ -518,7 +518,7 @@ SHAPES = [(64, 64), (100, 100), (70, 133), (133, 70), (1, 77), (77, 1)]
 
 @pytest.fixture(params=[(64, 32), (32, 64)], ids=str)
 def tile_sizes(request, monkeypatch):
-    """Br and Bc, the same for every shape."""
+    """Return Br and Bc of the tiles that every call gets."""
     Br, Bc = request.param
     tiles = {"forward": Configuration(Br, Bc, warps=4, stages=1)}
     monkeypatch.setattr(plan, "choose", lambda *_: Choice("portable", tiles, ""))

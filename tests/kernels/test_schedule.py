@@ -105,7 +105,7 @@ def test_tables_are_not_in_the_memory_of_a_graph_that_the_thread_records(make):
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_no_program_is_later_than_the_mean_and_one_tile(problem):
+def test_no_program_is_later_than_the_mean_plus_one_tile(problem):
     tiles, starts = table(*problem)
     costs = blocks_of(tiles, *problem[3:6]) + schedule.BOUNDARY
     times = np.add.reduceat(costs, starts[:-1])

@@ -2,7 +2,7 @@
 
 With ``hopper`` in place of the capability, compile the kernel in Gluon, for each of its rows of hopper.json.
 
-Print one JSON object per launch, as ``compile_for`` does, with the number of its tensor-core instructions. LIMIT: the
+Print one JSON object per launch, as ``compile_for`` does, with the numbers of its tensor-core instructions. LIMIT: the
 largest number of cases to compile. Needs TRITON_INTERPRET=0, and so a process of its own.
 """
 

@@ -1,4 +1,4 @@
-"""Run checks that may never end in a process of their own: ``OneProcess``."""
+"""Run checks that may hang, in a process of their own: ``OneProcess``."""
 
 import multiprocessing
 import sys

@@ -28,7 +28,7 @@ from figures import page
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 400_000  # bytes of a notebook file
 WIDGET = "application/vnd.jupyter.widget-view+json"
-KEPT = ("jupyter", "tags")  # the metadata of a cell that stay: what is collapsed, and its tags
+KEPT = ("jupyter", "tags")  # metadata of cells to keep: what is collapsed, and tags
 EXERCISE, NOT_COMPARED = "exercise", "nbval-ignore-output"  # the second tag is nbval's
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 WORDS = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")  # as in online-merge-exercise

@@ -2,7 +2,7 @@
 
 Each tool runs all tests, in parts. The parts run side by side, each in a pytest process. A line about a part is printed
 as soon as it ends, with all its output if it failed; then the status is 1. The sanitizer checks our kernels only: it
-leaves out names that begin with _Z. These are C++ functions, as torch's kernels are, with which the tests compare.
+leaves out those whose names begin with _Z, which are C++ functions, such as the kernels of torch in these tests.
 """
 
 import itertools
