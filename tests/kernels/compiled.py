@@ -1,4 +1,4 @@
-"""Run the tools that compile for a GPU that is not here, read what they print, and say which compiler it was."""
+"""Run the tools that compile for a GPU that is not here and read what they print; read the version of a package."""
 
 import json
 import os
@@ -9,9 +9,9 @@ from pathlib import Path
 
 
 def compiled(tool: str, *arguments: str, packages: Path | None = None) -> list[dict]:
-    """Run ``tests.tools.TOOL`` in a process that does not interpret, and return what it prints: a dict per line.
+    """Run ``tests.tools.TOOL`` in a process with TRITON_INTERPRET=0, and return what it prints: a dict per line.
 
-    packages: a folder whose packages the process imports instead of those that are installed.
+    packages: a folder with packages that the process imports in place of the installed ones.
     """
     command = [sys.executable, "-m", f"tests.tools.{tool}", *arguments]
     environment = os.environ | {"TRITON_INTERPRET": "0"}

@@ -1,4 +1,4 @@
-"""Tests of kernels: new memory holds NaN, and triton is imported after flashlab.kernels has made its choice."""
+"""Fixtures for tests of kernels. New memory holds NaN. Triton is imported after flashlab.kernels, which sets it up."""
 
 import importlib.util
 import math
@@ -11,8 +11,8 @@ from tests.tools.in_time import OneProcess
 from tests.tools.once import Once
 
 LONG = "test_hopper", "compiled"
-KEPT = "kernels", "on_hopper"  # fixtures that are compiled ``once``
-SECONDS = 300  # for a check in another process: nearly all of them for compiling
+SHARED = "kernels", "on_hopper"  # fixtures whose kernels are compiled ``once``
+SECONDS = 300  # for a check in another process, which compiles nearly all the time
 
 if importlib.util.find_spec("triton"):
     import torch
@@ -28,15 +28,16 @@ else:  # macOS, Windows
 def pytest_collection_modifyitems(items):
     """Begin with the files whose tests compile for minutes: at the end, a worker would be alone with one of them.
 
-    Of the tests that read what is compiled ``once``, the first is there. The others come last: they would wait for it.
+    Of the tests that use a ``SHARED`` fixture, the first of each file keeps its place. The others come last: they would
+    wait for it.
     """
-    begun = set()
+    first = set()
 
     def place(item):
-        for name in set(KEPT) & set(getattr(item, "fixturenames", ())):  # a cell of a notebook has none
-            if (item.path, name) in begun:
+        for name in set(SHARED) & set(getattr(item, "fixturenames", ())):  # a cell of a notebook has none
+            if (item.path, name) in first:
                 return 2
-            begun.add((item.path, name))
+            first.add((item.path, name))
         return 0 if any(name in item.path.stem for name in LONG) else 1
 
     items.sort(key=place)
@@ -44,7 +45,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture
 def choose_anew():
-    """Return a function that has calls choose their kernels anew: choices must not outlive what led to them."""
+    """Return a function that forgets earlier choices of kernels, for tests that change what choices depend on."""
     from flashlab.kernels import configurations, plan
 
     def forget():
@@ -58,7 +59,7 @@ def choose_anew():
 
 @pytest.fixture(params=KERNELS)
 def kernel(request, choose_anew, monkeypatch):
-    """Have a test run with each implementation there is: the Hopper kernels take what they can, however small."""
+    """Run a test with each implementation on this machine. The Hopper kernels take all calls that they can."""
     from flashlab.kernels import configurations
 
     if request.param == "hopper":
@@ -70,26 +71,14 @@ def kernel(request, choose_anew, monkeypatch):
 
 
 @pytest.fixture
-def interpret_with(choose_anew, monkeypatch):
-    """Return a function that sets the tiles, Br x Bc, of the portable kernels in the interpreter, to those of a GPU."""
-    from flashlab.kernels import configurations
-
-    def set_tiles(Br, Bc):
-        monkeypatch.setattr(configurations, "INTERPRETED", configurations.INTERPRETED._replace(Br=Br, Bc=Bc))
-        choose_anew()
-
-    return set_tiles
-
-
-@pytest.fixture
 def stack_at_most():
-    """Return the bytes of stack that a thread of a kernel may take: none, but with Triton 3.6 four registers."""
+    """Return the bytes of stack that a thread of a kernel may take: none, or four registers up to Triton 3.6."""
     return 16 if release("triton") <= (3, 6) else 0
 
 
 @pytest.fixture
 def interpreter_that_loops():
-    """Skip where Triton's interpreter cannot run a loop: Triton 3.6 with NumPy 2.4 or newer."""
+    """Skip where Triton's interpreter cannot run a loop: up to Triton 3.6 with NumPy from 2.4 on."""
     triton, numpy = release("triton"), release("numpy")
     if triton <= (3, 6) and numpy >= (2, 4):
         pytest.skip(f"Triton {triton[0]}.{triton[1]} cannot interpret loops with NumPy {numpy[0]}.{numpy[1]}")
@@ -107,22 +96,22 @@ def default_dtype():
 
 @pytest.fixture(scope="session")
 def once(tmp_path_factory):
-    """Call a function whose result JSON can hold, and whose arguments can name a file: once for all workers."""
+    """Return ``Once``, which calls a function once for all workers."""
     folder = tmp_path_factory.getbasetemp()
     return Once(folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder)
 
 
 @pytest.fixture(scope="module")
 def in_time():
-    """Run a function of the test's file in another process, which must end without an error, and soon."""
-    other = OneProcess(SECONDS)
-    yield other.run
-    other.end()
+    """Return a function that runs a function of the test's file in another process, for at most ``SECONDS``."""
+    process = OneProcess(SECONDS)
+    yield process.run
+    process.end()
 
 
 @pytest.fixture(autouse=True)
 def poisoned_memory(monkeypatch):
-    """Fill what torch.empty, empty_like and new_empty return with NaN, so that a result never written is noticed."""
+    """Fill what torch.empty, empty_like and new_empty return with NaN, to show a result that is never written."""
     import torch
 
     def poisoned(make):

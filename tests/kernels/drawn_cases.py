@@ -1,12 +1,12 @@
-"""Calls of attention drawn by number from all that ``flashlab.kernels`` offers: ``draw`` draws one, ``hold`` holds it.
+"""Random calls of all that ``flashlab.kernels`` offers: ``draw`` makes the call of a number, ``hold`` checks it.
 
-Legal combinations: dropout and packed texts without the kernels of decoding; compiled calls and float8 with a window at
-most, and float8 without gradients; prefixes of ``decode_shared`` with the causal mask alone; scales of 0 and below
-everywhere but in ``decode``. NaN and infinities stand in keys that no query sees, under any mask. Under masks that keep
-texts apart, they also stand in queries, keys, values and gradients of O: then all results that do not see them are
-compared. Scores are at most 1e4, in 16 bits.
+Only legal combinations are drawn: dropout and packed texts without the kernels of decoding; compiled calls and float8
+with a window at most, and float8 without gradients; prefixes of ``decode_shared`` with the causal mask alone; scales of
+0 and below everywhere but in ``decode``. Keys and values that no query sees may be NaN, under any mask. Where a mask
+keeps texts apart, one query, key, value or row of dO may be NaN or infinite: then only the results that do not depend
+on it are compared. In 16 bits, scores reach about 1e4.
 
-Definitions in numpy are those of the docstrings, and stand beside the calls that make the kernels' masks.
+Beside each call that makes a mask for the kernels is the mask's definition in numpy, as its docstring has it.
 """
 
 import contextlib
@@ -28,9 +28,9 @@ from tests.kernels.drawn_reference import Case, Mask, Step, compare, in_numpy, r
 from tests.kernels.in_eight_bits import in_eight_bits, widened
 from tests.tools.bounds import assert_as_exact_as_plain
 
-ABSURD = 2147480000  # an entry of a table that is never read
+ABSURD = 2147480000  # an entry of a table that no kernel may read
 LAYOUTS = "plain", "transposed", "sliced", "offset", "columns", "expanded"
-RARE = 0.12  # of all cases have each of the rare choices
+RARE = 0.12  # the share of cases with each of the rare choices
 TILES = [(Br, Bc) for Br in (16, 32, 64, 128) for Bc in (16, 32, 64, 128)]
 WIDTHS = 1, 3, 8, *[16] * 8, 24, 33, 40, 64, 72, 100, 128, 192, 256
 
@@ -52,7 +52,7 @@ def factor(s, b, h, i, j, Nq, Nk, factors):
 
 @dataclass
 class Own:
-    """A call of other functions than those of attention with a mask, which has its own comparison."""
+    """A call with a comparison of its own: ``check`` runs it and asserts that its results are right."""
 
     check: Callable
     name: str = ""
@@ -110,7 +110,7 @@ def padding(lengths, place=on_device):
 
 
 def documents(ids, offsets=None, place=on_device):
-    """ids: [Nk] or [B, Nk]; offsets: the same documents, for the kernels."""
+    """Return a mask. ids: [Nk] or [B, Nk]. offsets: the same documents, for the kernels in place of ids."""
     of = ids if ids.ndim == 2 else ids[None]
     name, x = ("ids", ids) if offsets is None else ("offsets", offsets)
     mask = masks.documents(**{name: place(x)})
@@ -118,12 +118,12 @@ def documents(ids, offsets=None, place=on_device):
     return Mask(f"documents({name}, {x.dtype}{list(x.shape)})", mask, seen)
 
 
-def pattern(kept, Br, Bc, sizes, place=on_device):
-    """kept: boolean, broadcastable to sizes, which are [B, H, Tr, Tc]."""
-    x, whole = place(kept), np.broadcast_to(kept, sizes)
+def pattern(blocks, Br, Bc, sizes, place=on_device):
+    """Return a mask. blocks: the visible ones, boolean, broadcastable to sizes: [B, H, Tr, Tc]."""
+    x, whole = place(blocks), np.broadcast_to(blocks, sizes)
     mask = masks.dense(x) if Br == Bc == 1 else masks.blocks(x, Br, Bc)
     seen = lambda b, i, j, own: whole[b][:, i // Br, j // Bc]  # noqa: E731
-    return Mask(f"pattern({list(kept.shape)}, {Br}, {Bc})", mask, seen)
+    return Mask(f"pattern({list(blocks.shape)}, {Br}, {Bc})", mask, seen)
 
 
 def custom(shift, step):
@@ -133,7 +133,7 @@ def custom(shift, step):
 
 
 def draw_mask(rng, B, H, Nq, Nk, depth=2, place=on_device):
-    """Return a mask of at most 2^depth parts for B texts of at most Nq queries and Nk keys. place: as ``on_device``."""
+    """Return a mask of at most 2^depth parts, for B texts of at most Nq queries and Nk keys. place: ``on_device``."""
     if depth and rng.random() < 0.4:
         one, other = (draw_mask(rng, B, H, Nq, Nk, depth - 1, place) for _ in "&|")
         return one & other if rng.random() < 0.5 else one | other
@@ -164,8 +164,8 @@ def draw_mask(rng, B, H, Nq, Nk, depth=2, place=on_device):
         case 10:
             Br, Bc = (int(x) for x in rng.integers(1, 40, 2)) if rng.random() < 0.5 else (1, 1)
             sizes = B, H, -(-Nq // Br), -(-Nk // Bc)
-            whole = 2 if Br * Bc > 1 else 4  # dimensions of blocks that may not be broadcast
-            shape = [1 if n < whole and rng.random() < 0.3 else size for n, size in enumerate(sizes)]
+            most = 2 if Br * Bc > 1 else 4  # leading dimensions that may be broadcast: of blocks, batches and heads
+            shape = [1 if n < most and rng.random() < 0.3 else size for n, size in enumerate(sizes)]
             return pattern(rng.random(shape[rng.integers(3) :]) < rng.choice([0.6, 0.97, 0.995]), Br, Bc, sizes, place)
         case 11:
             return custom(rng.integers(0, 5, H), int(rng.integers(2, 5)))
@@ -175,7 +175,7 @@ def draw_mask(rng, B, H, Nq, Nk, depth=2, place=on_device):
 
 
 def draw_step(rng, B, H, Nq, Nk, dtype, learn, place=on_device):
-    """Return a score function. place: as ``on_device``."""
+    """Return a score function. place: ``on_device`` or another such function."""
     kind = rng.choice(["softcap", "alibi", "bias", "custom"])
     if kind == "softcap":
         cap = float(rng.choice([0.5, 3, 30]))
@@ -196,8 +196,8 @@ def draw_step(rng, B, H, Nq, Nk, dtype, learn, place=on_device):
 
 
 def laid_out(x, layout):
-    """Return x with the same numbers, unless it is expanded, in another place, with NaN around them, or 1."""
-    nothing = math.nan if x.is_floating_point() else 1
+    """Return x in another layout, with NaN around it, or 1 around integers. Only "expanded" changes its numbers."""
+    filler = math.nan if x.is_floating_point() else 1
     if x.dim() == 0:
         return x
     if layout == "transposed" and x.dim() < 3:
@@ -206,11 +206,11 @@ def laid_out(x, layout):
         return x.transpose(-3, -2).contiguous().transpose(-3, -2)
     if layout in ("sliced", "columns"):
         step = 2 if layout == "columns" else 1
-        around = x.new_full([*(size + 2 for size in x.shape[:-1]), step * x.shape[-1] + 16], nothing)
+        around = x.new_full([*(size + 2 for size in x.shape[:-1]), step * x.shape[-1] + 16], filler)
         inside = around[tuple(slice(1, -1) for _ in x.shape[:-1])][..., 8 : 8 + step * x.shape[-1] : step]
         return inside.copy_(x)
     if layout == "offset":
-        return x.new_full([x.numel() + 1], nothing)[1:].view(x.shape).copy_(x)
+        return x.new_full([x.numel() + 1], filler)[1:].view(x.shape).copy_(x)
     if layout == "expanded" and x.dim() == 4 and x.numel():
         return x[:1, :1].expand_as(x)
     return x
@@ -220,7 +220,7 @@ def laid_out(x, layout):
 
 
 class Drawn:
-    """The choices of a call: those that are fixed, and random ones for the rest."""
+    """The choices of a call: fixed ones, and random ones for the rest."""
 
     def __init__(self, number, form, fixed, rare=False):
         self.rng, self.fixed = np.random.default_rng([29, number]), fixed
@@ -236,14 +236,14 @@ class Drawn:
         self.name = f"case {number}: {form} {self.dtype} tile={self.tile}{getattr(self, 'name', '')}"
 
     def __call__(self, name, *choices):
-        """Return one of the choices, unless that of this name is fixed."""
+        """Return the fixed choice of this name, if there is one, else a random one."""
         choice = choices[self.rng.integers(len(choices))]
         return self.fixed.get(name, choice)
 
     def rarely(self, name, usual, *others, share=RARE):
-        """Return the usual choice, or sometimes another, unless that of this name is fixed.
+        """Return the usual choice or, unless the choice of this name is fixed, sometimes another.
 
-        These are drawn apart, so that they leave the other choices of a number as they are.
+        Rare choices have a generator of their own, so they do not change the other choices of a number.
         """
         choice = others[self.more.integers(len(others))] if self.more.random() < share else usual
         choice = choice if self.rare and name not in self.fixed else usual
@@ -252,7 +252,7 @@ class Drawn:
         return choice
 
     def place(self, x):
-        """Return an array, or a tensor of scores, on the device, sometimes in another dtype and layout."""
+        """Return an array or tensor of a call as a tensor on the device, sometimes in another dtype and layout."""
         x = torch.as_tensor(x)
         if x.is_floating_point():
             x = x.to(self.rarely("dtype of scores", x.dtype, torch.float64, torch.bfloat16, torch.float16))
@@ -261,7 +261,7 @@ class Drawn:
         return laid_out(x.to(DEVICE), self.rarely("layout of it", "plain", "transposed", "sliced", "offset", "columns"))
 
     def length(self, name=None, parts=1):
-        """Return a length of few tiles."""
+        """Return a length of at most a few tiles."""
         most = min(2 * max(self.tile) + 7, 3 * min(self.tile), 150) // parts
         few = 0, 1, 16, 17, 31, self.tile[0], self.tile[1]
         return self(name, *(min(n, most) for n in few), *(int(n) for n in self.rng.integers(2, most + 1, 14)))
@@ -270,7 +270,7 @@ class Drawn:
         layout = self("layout", "plain", *layouts)
         self.name += f" {layout}"
         x = self.rng.standard_normal(shape) * self("factor", 1.0, 1.0, 3.0) * factor
-        if self.autocast is not None:  # numbers that it does not change
+        if self.autocast is not None:  # numbers that autocast does not change
             x = torch.as_tensor(x).to(self.autocast).float()
         return laid_out(torch.empty(shape, dtype=self.dtype, device=DEVICE).copy_(torch.as_tensor(x)), layout)
 
@@ -284,7 +284,7 @@ class Drawn:
         return {name: self.tensor(*shape, factor=factor) for name, shape, factor in factors}
 
     def options(self, B, Nq, Nk, scales=(), learning=False):
-        """Return options of a call, and the fields of ``Case`` that say the same."""
+        """Return options of a call, and the fields of ``Case`` that describe them."""
         steps = tuple(
             draw_step(self.rng, B, self.H, Nq, Nk, self.dtype, learning and self("learn", True, False), self.place)
             for _ in range(self("steps", 0, 0, 0, 0, 1, 1, 2, 3))
@@ -299,7 +299,7 @@ class Drawn:
         self.name += f" H={self.H}/{self.Hk} d={self.d}/{self.dv} {mask.name} {[s.name for s in steps]}"
         self.name += f" sinks={sinks is not None and sinks.dtype} scale={scale}"
         options = {"mask": mask.kernels, "sinks": sinks, "scale": scale, "return_lse": True}
-        if mask.name == "causal":  # what decoding does without a mask
+        if mask.name == "causal":  # the default of decoding; ``differentiable`` adds causal=True
             options["mask"] = None
         if steps:
             options["score"] = steps[0].kernels if len(steps) == 1 else tuple(step.kernels for step in steps)
@@ -307,14 +307,14 @@ class Drawn:
         return options, {"mask": mask, "steps": steps, "sinks": sinks, "scale": scale, "plain": self.dtype}
 
     def called(self, function, tensors, options):
-        """Return a function that calls this one, perhaps under autocast, twice, or compiled."""
+        """Return a call of this function, perhaps under autocast, twice, or compiled."""
         context, seeded = contextlib.nullcontext, self.seeded
         if self.autocast is not None:
             context = lambda: torch.autocast(DEVICE.type, self.autocast)  # noqa: E731
         twice = self.rarely("twice", False, True)
-        plain = isinstance(options["mask"], (masks.Window, type(None))) and options["kernel"] is None
-        plain = plain and options["sinks"] is None and not {"score", "dropout", "offsets_q"} & set(options)
-        if self.rarely("compiled", False, True, share=0.02) and plain and self.autocast is None:
+        one_graph = isinstance(options["mask"], (masks.Window, type(None))) and options["kernel"] is None
+        one_graph = one_graph and options["sinks"] is None and not {"score", "dropout", "offsets_q"} & set(options)
+        if self.rarely("compiled", False, True, share=0.02) and one_graph and self.autocast is None:
             torch.compiler.reset()
             function = torch.compile(function, backend="aot_eager", fullgraph=True)
 
@@ -332,7 +332,7 @@ class Drawn:
         return run
 
     def differentiable(self, B, Nq, Nk):
-        """Return options and fields of a call that can be differentiated, and the names of what is learned."""
+        """Return options and fields of a call that can be differentiated, and which of Q, K and V get gradients."""
         learned = self("learned", "", "", "Q", "KV", "QKV", "QKV")
         learned = self.rarely("learned", learned, "K", "V", "QV")
         learning = bool(learned) or self.rarely("learned beside Q, K and V", False, True)
@@ -356,7 +356,7 @@ class Drawn:
 
 
 def draw(number, rare=False, **fixed):
-    """Return the case of this number; fixed: choices that are not left to chance; rare: with ``Drawn.rarely``."""
+    """Return the case of this number. fixed: choices by name, instead of random ones. rare: with rare choices, too."""
     form = fixed.get("form") or ("dense", "packed", "dense", "decode")[number % 4]
     if rare and number % 12 in OWN_FORMS:
         form = OWN_FORMS[number % 12]
@@ -410,7 +410,7 @@ def packed(drawn):
 
 
 def poisoned(drawn, case):
-    """Sometimes write a number that is not finite into a case whose mask keeps texts apart."""
+    """Sometimes write NaN or an infinity into a case whose mask keeps texts apart."""
     name = drawn.fixed.get("poison", drawn.rarely("poison", None, "Q", "K", "V", "dO", share=0.4))
     if name is None or not case.places:
         return
@@ -442,7 +442,7 @@ def linear(drawn):
 
 
 def in_float8(drawn):
-    """Return a call of ``flash_attention_float8``: each weight is rounded to 3 bits after the leading one."""
+    """Return a call of ``flash_attention_float8``, which rounds each weight to 3 bits after the leading one."""
     B, Nq, Nk = drawn("B", 1, 2), max(drawn.length("Nq"), 1), max(drawn.length("Nk"), 1)
     mask = [full(), causal(), window(20), window(3, 7)][drawn("which mask", *range(4))]
     H, Hk, d, dv = drawn.H, drawn.Hk, -(-drawn.d // 16) * 16, -(-drawn.dv // 16) * 16
@@ -508,7 +508,7 @@ def as_stored(x, dtype):
 
 
 def decoding(drawn):
-    n = 1, 1, 2, 20  # the last is more than a tile of rows, of which a group has several
+    n = 1, 1, 2, 20  # 20: with several heads in a group, more rows than a tile has
     rng, B, n, N = drawn.rng, drawn("B", 1, 2, 3), drawn("n", *n), max(drawn.length("Nk"), 1)
     n = drawn.rarely("n", n, 6, 7, 33)
     eight = drawn("eight", None, None, torch.int8, torch.float8_e4m3fn)
@@ -519,7 +519,7 @@ def decoding(drawn):
     if shared:
         eight, drawn.fixed = None, {"mask": causal(), "steps": 0, "sinks": False, **drawn.fixed}
     page, fixed_split = drawn("page", None, None, 1, 5, 16, 64), drawn("fixed_split", None, None, 128)
-    N = (-(-N // page) + 1) * page if page else N  # that the cache has room for
+    N = (-(-N // page) + 1) * page if page else N  # for which the cache has room
     lengths = [int(x) for x in rng.integers(0, N + 1, B)] if drawn("ragged", True, True, False) else [N] * B
     drawn.name += f" B={B} n={n} N={lengths}/{N} {eight} {'latent' * latent} page={page} fixed_split={fixed_split}"
     options, fields = drawn.options(B, n, N)
@@ -553,14 +553,14 @@ def decoding(drawn):
 def cached(drawn, read, seen, eight=None, latent=False, page=None):
     """Return a cache, and K and V in float64.
 
-    It has NaN where ``seen`` [B, N] is False, and absurd entries of its table where ``read`` [B, N] is.
+    The cache has NaN where ``seen`` [B, N] is False, and its table absurd entries for pages where ``read`` [B, N] is.
     """
     B, N = read.shape
     pages = N // page if page else 0
     table = drawn.rng.permutation(B * pages).reshape(B, pages)
     hidden = torch.as_tensor(~seen).to(DEVICE)[:, None].expand(B, drawn.Hk, N)
 
-    def placed(x, nothing):  # [B, Hk, N, ..], where it is read
+    def placed(x, nothing):  # x [B, Hk, N, ..] as the cache has it, with nothing in place of hidden rows
         if not page:
             x[hidden] = nothing
             return x
@@ -569,10 +569,10 @@ def cached(drawn, read, seen, eight=None, latent=False, page=None):
             x_paged[table[b, j // page], :, j % page] = x[b, :, j]
         return x_paged
 
-    def drawn_rows(d):  # as the cache has them, scales, and both in float64
+    def drawn_rows(d):  # rows as the cache has them, their scales, and the exact rows in float64
         if eight is None:
             x = drawn.tensor(B, drawn.Hk, N, d, layouts=("plain", "transposed", "sliced", "offset"))
-            exact = in_numpy(x).copy()  # before some of it is hidden
+            exact = in_numpy(x).copy()  # before ``placed`` hides some rows
             return placed(x, math.nan), None, exact
         x = torch.as_tensor(drawn.rng.standard_normal((B, drawn.Hk, N, d)) * 30).to(DEVICE).clamp(-127, 127).to(eight)
         scale = torch.as_tensor(drawn.rng.uniform(0.5, 1.5, (B, drawn.Hk, N)) / 30).float().to(DEVICE)
@@ -590,7 +590,7 @@ def cached(drawn, read, seen, eight=None, latent=False, page=None):
 
 
 def shared_prefix(drawn, of_text, places):
-    """Return a prefix of some texts, and put it before their keys."""
+    """Return a prefix of some texts, and put its keys before theirs in ``of_text`` and ``places``."""
     P, page = drawn.length(), drawn("page of prefixes", None, 16)
     read = np.arange(-(-P // page) * page if page else P)[None] < P
     cache, exact = cached(drawn, read, read, page=page)

@@ -17,7 +17,7 @@ from flashlab.reference.dropout import Dropout
 
 
 class Mask(NamedTuple):
-    """A mask by name, for the kernels, and in numpy: a function of the text b, i [Nq, 1], j [1, Nk] and i's own key."""
+    """A mask: its name, for the kernels, and in numpy: a function of text b, i [Nq, 1], j [1, Nk], own key of i."""
 
     name: str
     kernels: masks.Window | masks.Rule
@@ -33,29 +33,29 @@ class Mask(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A score function by name, for the kernels, and its number, or tensor as it broadcasts to [B, H, Nq, Nk]."""
+    """A score function: its name, for the kernels, and its number or tensor x, which broadcasts to [B, H, Nq, Nk]."""
 
     name: str
     kernels: scores.Score
     kind: str
     x: float | torch.Tensor
-    leaf: torch.Tensor | None = None  # the tensor as the call takes it, if it can be learned
+    leaf: torch.Tensor | None = None  # the tensor as the call takes it, if it may get a gradient
 
 
 @dataclass
 class Case:
-    """A call, and where each of its texts is in what the call takes and returns."""
+    """A call, and the place of each of its texts in the arguments and results."""
 
     name: str
     run: Callable  # -> O, lse
-    tensors: dict  # Q, and unless it is decoding K and V, as the call takes them
-    places: list  # of each text: its batch, its queries, and its keys, as slices
+    tensors: dict  # Q, and K and V unless the call decodes, as the call takes them
+    places: list  # of each text: its batch, and slices of its queries and keys
     mask: Mask
     scale: float
-    plain: torch.dtype  # of the computation with which errors are compared
+    plain: torch.dtype  # of the plain computation, whose errors are compared
     of_lse: torch.dtype = torch.float32  # the same for lse
     packed: bool = False
-    keys: Callable | None = None  # of decoding: the number of a text -> its K and V, in float64
+    keys: Callable | None = None  # of a call that decodes: the number of a text -> its K and V, in float64
     steps: tuple = ()
     sinks: torch.Tensor | None = None
     dropout: float = 0.0
@@ -71,7 +71,7 @@ class Case:
         return {name: x for name, x in tensors.items() if x is not None and x.requires_grad}
 
     def part(self, x, name, t):
-        """Return the part of a tensor, which has this name or its shape, for text t: [H, Nq, ..] or [Hk, Nk, ..]."""
+        """Return text t's part of a tensor with the shape of the one of this name: [H, Nq, ..] or [Hk, Nk, ..]."""
         b, queries, keys = self.places[t]
         if isinstance(name, int):  # of a step
             return x[t % len(x)][:, : queries.stop - queries.start, : keys.stop - keys.start]
@@ -130,36 +130,36 @@ def exact(Q, K, V, steps, sinks, dO, dlse, seen, Z, scale, eps):
     """Return O, lse and all gradients by name, and the sums of the absolute values of their terms.
 
     Q [H, Nq, d], K [Hk, Nk, d], V [Hk, Nk, dv], sinks [H], dO [H, Nq, dv], dlse [H, Nq], in float64; steps: kinds, and
-    numbers or arrays that broadcast to [H, Nq, Nk]; seen, Z [H, Nq, Nk]. eps: a rounding of float32, in roundings of
-    the dtype: scores and lse are in float32 in any case, and their roundings make a weight too large by so many.
+    numbers or arrays that broadcast to [H, Nq, Nk]; seen, Z [H, Nq, Nk]. eps: that of float32 over that of the
+    dtype. Scores and lse are in float32 for every dtype; the sums include the effect of their roundings on weights.
     """
     Hk, Nk, Nq = *K.shape[:2], Q.shape[1]
     distance = abs(np.arange(Nq)[:, None] + Nk - Nq - np.arange(Nk))  # [Nq, Nk]
-    K, V = (np.repeat(x, len(Q) // Hk, 0) for x in (K, V))
-    S_of = [scale * Q @ K.mT]
+    K, V = (np.repeat(x, len(Q) // Hk, 0) for x in (K, V))  # [H, Nk, d], [H, Nk, dv]
+    S_of = [scale * Q @ K.mT]  # before and after each step, [H, Nq, Nk] each
     for kind, x in steps:
         S_of.append(apply(kind, S_of[-1], x, distance))
     S = np.where(seen, S_of[-1], -np.inf)  # [H, Nq, Nk]
     m = np.maximum(S.max(-1, initial=-np.inf), sinks[:, None])  # [H, Nq]
     m = np.where(m == -np.inf, 0, m)
-    P, share = np.exp(S - m[..., None]), np.exp(sinks[:, None] - m)
-    l = P.sum(-1) + share
+    P, share = np.exp(S - m[..., None]), np.exp(sinks[:, None] - m)  # [H, Nq, Nk], [H, Nq]
+    l = P.sum(-1) + share  # [H, Nq]
     lse, l = m + np.log(l), np.where(l == 0, 1, l)
     P, share = P / l[..., None], share / l
-    O = P * Z @ V
+    O = P * Z @ V  # [H, Nq, dv]
     terms = abs(scale * Q) @ abs(K.mT)  # [H, Nq, Nk]
     lse_size = 1 + abs(m) + abs(np.log(l)) + terms.max(-1, initial=0)  # [H, Nq]
     P_size = P * (1 + 4 * eps * lse_size[..., None])  # [H, Nq, Nk]
-    delta = (dO * O).sum(-1) - dlse
-    dS = P * (dO @ V.mT * Z - delta[..., None])
+    delta = (dO * O).sum(-1) - dlse  # [H, Nq]
+    dS = P * (dO @ V.mT * Z - delta[..., None])  # [H, Nq, Nk]
     values = {"O": O, "lse": lse, "V": (P * Z).mT @ dO, "sinks": -(share * delta).sum(-1)}
     sizes = {"O": P_size * Z @ abs(V), "lse": 4 * lse_size, "V": (P_size * Z).mT @ abs(dO)}
     delta = (abs(dO) * sizes["O"]).sum(-1) + abs(dlse)
     sizes["sinks"] = (share * (1 + 4 * eps * lse_size) * delta).sum(-1)
-    size = P_size * (abs(dO) @ abs(V.mT) * Z + delta[..., None])
+    size = P_size * (abs(dO) @ abs(V.mT) * Z + delta[..., None])  # of dS, [H, Nq, Nk]
     for n, (kind, x) in reversed([*enumerate(steps)]):
-        learned = -distance if kind == "alibi" else 1
-        values[n], sizes[n] = dS * learned, size * abs(learned)
+        factor = -distance if kind == "alibi" else 1
+        values[n], sizes[n] = dS * factor, size * abs(factor)
         dS, size = dS * slope(kind, S_of[n], x), size * abs(slope(kind, S_of[n], x))
     values |= {"Q": scale * dS @ K, "K": scale * dS.mT @ Q}
     sizes |= {"Q": abs(scale) * size @ abs(K), "K": abs(scale) * size.mT @ abs(Q)}
@@ -171,16 +171,16 @@ def exact(Q, K, V, steps, sinks, dO, dlse, seen, Z, scale, eps):
 def plain(Q, K, V, steps, sinks, seen, Z, scale):
     """Return O and lse as ``exact`` has them, computed by torch in the dtype of Q."""
     group, Nq, Nk = len(Q) // len(K), Q.shape[1], K.shape[1]
-    distance = (torch.arange(Nq)[:, None] + Nk - Nq - torch.arange(Nk)).abs().to(Q)
-    S = scale * (Q @ K.repeat_interleave(group, 0).mT)
+    distance = (torch.arange(Nq)[:, None] + Nk - Nq - torch.arange(Nk)).abs().to(Q)  # [Nq, Nk]
+    S = scale * (Q @ K.repeat_interleave(group, 0).mT)  # [H, Nq, Nk]
     for kind, x in steps:
         S = apply(kind, S, x if kind == "softcap" else x.to(S), distance)
     sinks = torch.as_tensor(sinks).to(S)[:, None, None].expand(*S.shape[:2], 1)
     S = torch.cat([S.masked_fill(~seen, -math.inf), sinks], -1)  # [H, Nq, Nk + 1]
-    m = S.detach().amax(-1, keepdim=True)
+    m = S.detach().amax(-1, keepdim=True)  # [H, Nq, 1]
     m = m.masked_fill(m == -math.inf, 0)
-    P = (S - m).exp()
-    l = P.sum(-1, keepdim=True)
+    P = (S - m).exp()  # [H, Nq, Nk + 1]
+    l = P.sum(-1, keepdim=True)  # [H, Nq, 1]
     lse = torch.where(l == 0, -math.inf, m + l.masked_fill(l == 0, 1).log())
     P = P / l.masked_fill(l == 0, 1)
     return P[..., :-1] * Z.to(P) @ V.repeat_interleave(group, 0), lse[..., 0]
@@ -192,7 +192,7 @@ def in_numpy(x):
 
 
 def expected(case, results, dO, dlse):
-    """Return what ``exact`` does, for each name of ``results`` and all texts."""
+    """Return both results of ``exact`` for all texts together, with the names and shapes of ``results``."""
     shapes = {name: (case.steps[name].x if isinstance(name, int) else x).shape for name, x in results.items()}
     totals = [{name: np.zeros(shape) for name, shape in shapes.items()} for _ in range(2)]
     by_name, dO, dlse = {name: in_numpy(x) for name, x in tensors_by_name(case).items()}, in_numpy(dO), in_numpy(dlse)
@@ -210,9 +210,9 @@ def expected(case, results, dO, dlse):
 
 
 def tensors_by_name(case, leaves=None):
-    """Return all tensors by name, those of steps as they broadcast; leaves: in place of the learned.
+    """Return all tensors by name, those of steps as they broadcast. leaves replace tensors of the same names.
 
-    Q, K and V have 0 in place of what is not finite.
+    Q, K and V have 0 in place of NaN and infinities.
     """
     tensors = {name: x.detach().nan_to_num(0.0, 0.0, 0.0) for name, x in case.tensors.items()} | (leaves or {})
     for n, step in enumerate(case.steps):
@@ -235,9 +235,9 @@ def in_torch(case, leaves, results, dtype):
 
 
 def results_of(case, layouts=(lambda x: x,), seed=0):
-    """Run a case: return O, lse and the gradients by name, and the gradients of O and lse that went in.
+    """Run a case. Return O, lse and the gradients by name, and the gradients of O and lse that the backward pass got.
 
-    layouts: functions of which one makes what the gradient of O looks like in memory.
+    layouts: functions, one of which lays out the gradient of O in memory.
     """
     rng, learned = np.random.default_rng(seed), case.learned()
     O, lse = case.run()
@@ -246,13 +246,13 @@ def results_of(case, layouts=(lambda x: x,), seed=0):
     dlse = dlse.where(lse.isfinite(), 0.0) * int(rng.integers(2) or case.loss == ("lse",))
     if case.poison and case.poison[0] == "dO":
         _, t, head, place, value = case.poison
-        dO = dO.clone()  # which is not expanded
+        dO = dO.clone()  # the clone is not expanded
         case.part(dO, "O", t)[head, place] = value
-    of = {"O": (O, dO), "lse": (lse, dlse)}
-    of = [of[name] for name in case.loss]
+    every = {"O": (O, dO), "lse": (lse, dlse)}
+    pairs = [every[name] for name in case.loss]
     gradients = ()
     if learned:
-        gradients = torch.autograd.grad([x for x, _ in of], list(learned.values()), [x for _, x in of])
+        gradients = torch.autograd.grad([x for x, _ in pairs], list(learned.values()), [x for _, x in pairs])
     dO, dlse = (x if name in case.loss else torch.zeros_like(x) for name, x in (("O", dO), ("lse", dlse)))
     return {"O": O, "lse": lse, **dict(zip(learned, gradients, strict=True))}, dO, dlse
 
@@ -267,10 +267,10 @@ def compare(case, results, dO, dlse):
     leaves = {n: (x.detach() if isinstance(n, int) else x.detach().nan_to_num(0.0, 0.0, 0.0)) for n, x in learned}
     leaves = {n: x.clone().requires_grad_() for n, x in leaves.items()}
     theirs = in_torch(case, leaves, results, case.plain)
-    of = [(theirs[name], x.to(case.plain)) for name, x in (("O", dO), ("lse", dlse)) if theirs[name].requires_grad]
+    pairs = [(theirs[name], x.to(case.plain)) for name, x in (("O", dO), ("lse", dlse)) if theirs[name].requires_grad]
     gradients = [torch.zeros_like(x) for x in leaves.values()]
-    if of and leaves:
-        outputs, incoming = zip(*of, strict=True)
+    if pairs and leaves:
+        outputs, incoming = zip(*pairs, strict=True)
         gradients = torch.autograd.grad(outputs, [*leaves.values()], incoming, materialize_grads=True)
     theirs |= dict(zip(leaves, gradients, strict=True))
     theirs["lse"] = in_torch(case, {}, results, case.of_lse)["lse"]
@@ -284,7 +284,7 @@ def compare(case, results, dO, dlse):
 
 
 def leave_out(case, name, arrays):
-    """Write 0 where ``poison`` may get: in rows and keys of its own text, and in gradients of what all texts share."""
+    """Write 0 where ``poison`` may reach: rows and keys of its own text, and gradients of what all texts share."""
     t = case.poison[1]
     H, Hk = (case.part(case.tensors[of], of, t).shape[0] for of in "QK")
     rows, keys = case.spoiled(t, H, Hk)

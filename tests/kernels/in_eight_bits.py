@@ -1,4 +1,4 @@
-"""Tensors in 8 bits, and attention of the same codes by the reference."""
+"""Tensors in 8 bits, and the reference's attention on the same codes."""
 
 import numpy as np
 import torch
@@ -8,7 +8,7 @@ from flashlab.reference import eight_bits
 
 
 def in_eight_bits(q, k, v, signs=None):
-    """Return q, k and v as ``Quantised``; signs: of a rotation of q and k."""
+    """Return q, k and v as ``Quantised``. signs: those of a rotation of q and k."""
     return quantise(q, signs=signs), quantise(k, signs=signs), quantise(v, per="head", transposed=True)
 
 
@@ -19,7 +19,7 @@ def per_row(x):
 
 
 def widened(x):
-    """Return what the codes of a ``Quantised`` stand for, in float64."""
+    """Return the numbers that the codes of a ``Quantised`` stand for, in float64."""
     return x.codes.double() * per_row(x)
 
 
@@ -39,5 +39,5 @@ def in_exact_arithmetic(eight, mask=None, scale=None, Bc=64):
 
 
 def error(x, exact):
-    """Return the relative error of x, over all its elements."""
+    """Return the relative error of x as a whole."""
     return ((x.double() - exact).norm() / exact.norm()).item()

@@ -1,4 +1,4 @@
-"""Random inputs of the tests of kernels, the same ones for the same seed."""
+"""Random inputs for tests of kernels: equal ones for equal seeds."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Rules of bad input for all kernels: numbers are finite, masks are no tuples, messages name the arguments."""
+"""Rules for the input of all kernels: numbers are finite, masks are no tuples, messages name the arguments."""
 
 import math
 
@@ -20,7 +20,7 @@ CALLS = {
     ),
     "decode": lambda **options: decode(Q[:, :, :2], (K, V), **options),
 }
-NUMBERS = {  # the sentence, the option with a tensor of two numbers, numbers that are refused, numbers that are not
+NUMBERS = {  # message, option made of a tensor of two numbers, numbers that are refused, numbers that are accepted
     "sinks": ("sinks must be finite", lambda x: {"sinks": x}, (math.nan, math.inf), (-math.inf, -3e38)),
     "slopes": ("slopes must be finite", lambda x: {"score": scores.alibi(x)}, (math.nan, -math.inf, 2e36), (-1e36, 0)),
     "bias": (
@@ -32,20 +32,20 @@ NUMBERS = {  # the sentence, the option with a tensor of two numbers, numbers th
 }
 
 
-@pytest.mark.skipif(not INTERPRETED, reason="a GPU does not look at values")
+@pytest.mark.skipif(not INTERPRETED, reason="values are not checked on a GPU")
 @pytest.mark.parametrize("option", NUMBERS)
 @pytest.mark.parametrize("attend", CALLS.values(), ids=CALLS)
 def test_numbers_beside_q_k_and_v_are_finite(attend, option):
-    sentence, options, refused, taken = NUMBERS[option]
-    for x in taken:
+    sentence, options, refused, accepted = NUMBERS[option]
+    for x in accepted:
         assert attend(**options(torch.tensor([x, 0.0]))).isfinite().all()
     for x in refused:
         with pytest.raises(ValueError, match=f"^{sentence} .*, got {x:g}$".replace("+", r"\+")):
             attend(**options(torch.tensor([0.0, x])))
 
 
-@pytest.mark.skipif(not INTERPRETED, reason="a GPU does not look at values")
-def test_a_learned_sink_that_becomes_nan_is_refused_by_a_kept_plan():
+@pytest.mark.skipif(not INTERPRETED, reason="values are not checked on a GPU")
+def test_a_learned_sink_that_becomes_nan_is_refused_by_a_cached_plan():
     sinks = torch.nn.Parameter(torch.zeros(2))
     for _ in range(2):
         flash_attention(Q, K, V, sinks=sinks)
@@ -54,7 +54,7 @@ def test_a_learned_sink_that_becomes_nan_is_refused_by_a_kept_plan():
         flash_attention(Q, K, V, sinks=sinks)
 
 
-def test_a_sink_of_minus_infinity_is_none():
+def test_a_sink_of_minus_infinity_is_like_no_sink():
     none = torch.full((2,), -math.inf, device=DEVICE)
     torch.testing.assert_close(flash_attention(Q, K, V, sinks=none), flash_attention(Q, K, V), rtol=1e-6, atol=1e-6)
 

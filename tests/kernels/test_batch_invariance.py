@@ -1,4 +1,4 @@
-"""With batch_invariant=True, a text has the same bits in every batch, alone or packed; without it, it has not."""
+"""With batch_invariant=True, the results of a text have the same bits alone and in every batch; without it, not."""
 
 import math
 
@@ -14,7 +14,7 @@ from flashlab.kernels.tables import MEASURED, ON_HOPPER, UNMEASURED
 H200 = Card((9, 0), 227 * 1024, 132)
 ON_GPU = DEVICE.type == "cuda"
 DTYPE = torch.bfloat16 if ON_GPU else torch.float32
-MOST = 3000 if ON_GPU else 90  # tokens of another text
+MOST = 3000 if ON_GPU else 90  # the most tokens of a text
 DRAWS = [range(4), *(pytest.param(range(n, n + 28), marks=pytest.mark.exhaustive) for n in range(4, 200, 28))]
 
 
@@ -24,7 +24,7 @@ def text(generator, tokens, d):
 
 
 def drawn(seed):
-    """Return a text, others before and after it, and the options of a call."""
+    """Return a text, other texts, its place among them, and the options of a call."""
     generator = torch.Generator().manual_seed(seed)
 
     def number(most):
@@ -71,28 +71,28 @@ def test_a_text_has_the_same_bits_in_every_batch(seeds):
         assert same(alone, (x[place : place + 1] for x in together)), seed
 
 
-def test_without_it_the_neighbours_change_bits():
+def test_without_batch_invariance_the_neighbours_change_bits():
     own, others, _, _ = drawn(3)
     options = {"causal": True, "return_lse": True}
     (alone,) = packed([own], **options)
     assert not same(alone, packed([*others, own], **options)[-1])
 
 
-def test_results_and_gradients_are_those_of_a_call_without_it():
+def test_results_and_gradients_are_those_without_batch_invariance():
     own, others, _, options = drawn(5)
     texts = [[x[:70].detach().requires_grad_() for x in one] for one in (own, *others[:2])]
-    found = []
+    both = []
     for invariant in (False, True):
         results = packed(texts, batch_invariant=invariant, **options)
         total = sum((O * O).sum() + lse[lse > -math.inf].sum() for O, lse in results)
         leaves = [x for one in texts for x in one]
-        found.append([*(x for pair in results for x in pair), *torch.autograd.grad(total, leaves)])
-    for a, b in zip(*found, strict=True):
+        both.append([*(x for pair in results for x in pair), *torch.autograd.grad(total, leaves)])
+    for a, b in zip(*both, strict=True):
         torch.testing.assert_close(a, b, rtol=2e-2 if ON_GPU else 1e-4, atol=2e-2 if ON_GPU else 1e-4)
 
 
 def kinds():
-    """Yield problems without their batch: a width of heads, a mask, and a number of queries and keys."""
+    """Yield functions from the batch size to a problem: for each width of heads, mask, and number of tokens."""
     for d in (40, 64, 72, 96, 128, 192, 256):
         for mask in (masks.full(), masks.causal(), masks.window(100)):
             for N in (1, 128, 512, 4096):
@@ -105,15 +105,15 @@ def launches(monkeypatch, problem):
     return configurations.choose("forward", problem)[:2]
 
 
-def test_the_launch_depends_on_the_batch_only_without_it(monkeypatch):
+def test_the_launch_depends_on_the_batch_only_without_batch_invariance(monkeypatch):
     batches = 1, 2, 7, 64, 1000
     invariant = [{str(launches(monkeypatch, of(B, batch_invariant=True))) for B in batches} for of in kinds()]
     plain = [{str(launches(monkeypatch, of(B))) for B in batches} for of in kinds()]
     assert all(len(some) == 1 for some in invariant) and any(len(some) > 1 for some in plain)
 
 
-def test_a_text_of_its_own_tiles_is_one_of_every_launch():
-    """OWN is a multiple of all tiles that a call with a rule as its mask may have."""
+def test_texts_of_whole_tiles_suit_every_launch():
+    """OWN is a multiple of the sides of all tiles that a call with a rule as its mask may have."""
     rows = [row for table in (*MEASURED, UNMEASURED, ON_HOPPER) for row in table.rows if row.kernel == "forward"]
     for row in rows:
         if row.causal is not False and (row.extras is None or "rule" in row.extras):
@@ -138,7 +138,7 @@ def test_what_would_depend_on_the_batch_is_refused(options, words):
 
 
 @pytest.mark.parametrize("value", [1, None, "yes"])
-def test_it_is_a_flag(value):
+def test_batch_invariant_is_a_flag(value):
     (own, *_) = drawn(0)
     with pytest.raises(TypeError, match="batch_invariant"):
         flash_attention(*(x.transpose(0, 1)[None] for x in own), batch_invariant=value)

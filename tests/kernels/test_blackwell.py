@@ -1,4 +1,4 @@
-"""The first kernel for Blackwell compiles, without a GPU, and its code is what the lesson says. It was never run."""
+"""The first kernel for Blackwell compiles without a GPU, and its code is what the lesson says. It has never run."""
 
 import pytest
 import triton
@@ -10,7 +10,7 @@ MEASURED = data.measured("blackwell_instructions")
 STORED, COMPILER = MEASURED["ways"], MEASURED["versions"]["triton"]
 same_compiler = pytest.mark.skipif(
     triton.__version__.split(".")[:2] != COMPILER.split(".")[:2],
-    reason=f"stored is what Triton {COMPILER} made; {triton.__version__} names and chooses instructions otherwise",
+    reason=f"the stored code is Triton {COMPILER}'s; {triton.__version__} names and chooses instructions otherwise",
 )
 
 

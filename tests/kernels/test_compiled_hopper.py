@@ -1,4 +1,4 @@
-"""The Hopper kernels, compiled without a Hopper GPU, take what fits, and their machine code is what was meant."""
+"""The Hopper kernels, compiled without a Hopper GPU: they fit, and their machine code is as intended."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,8 +17,8 @@ REGISTERS = {3: 168, 4: 128}  # per thread, by the number of warpgroups: 65,536 
 
 # What registers cannot hold: bytes of stack, and instructions in a loop that use it. The assembler is not
 # deterministic: of twelve runs on one PTX of the backward kernel, some spilled 48 bytes and the others 16. These are
-# the worst of several runs, with Triton 3.6 and 3.7. None of it is a sum or a tile, which would be 32 registers and
-# more at a time. Outside the loops, it is paid once per tile of queries or keys.
+# the worst of several runs, with Triton 3.6 and 3.7. No sum or tile spills: it would take 32 registers or more.
+# Outside the loops, spills cost time once per tile of queries or keys.
 SPILLS = {  # kernel, width, causal, Br
     ("forward", 128, True, 128): (24, 0),
     ("forward", 192, True, 128): (48, 0),
@@ -47,7 +47,7 @@ LATE = "causal", "sink", "soft cap", "ALiBi", "group in parts"  # the causal kin
 
 @pytest.fixture(scope="module")
 def kernels(once):
-    """Return what the two tools print, side by side."""
+    """Return the reports of the two tools, which run side by side."""
     halves = ("compile_hopper", "forward", *RUNGS, "no_early_wait"), ("compile_hopper_backward",)
     with ThreadPoolExecutor() as threads:
         return [kernel for half in threads.map(lambda names: once(compiled, *names), halves) for kernel in half]
@@ -88,14 +88,14 @@ def columns(k):
 
 
 def step(k):
-    """Return the HGMMA instructions of one warpgroup for one pair of tiles, by product: each has 64 rows, 16 deep."""
+    """Return the number of HGMMA instructions (64 rows, depth 16) of a warpgroup per pair of tiles, by product."""
     if k["kernel"] == "forward":
         return {"S": k["d"] // 16, "PV": k["Bc"] // 16 * pieces(k)}
     return {"S": k["d"] // 16, "dP": k["d"] // 16, "dV": k["Br"] // 16, "dK": k["Br"] // 16, "dQ": 8}
 
 
 def is_late(k):
-    """Tell whether the second consumer leaves out the first step, and so has no code for it."""
+    """Return whether the second consumer leaves out the first step, and so has no code for it."""
     return k["kernel"] == "backward" and k["width"] == 64 and k["kind"] in LATE
 
 
@@ -116,7 +116,7 @@ def test_every_launch_fits(large):
         assert k["registers"] <= REGISTERS[consumers(k) + 1], f"too many registers for all warpgroups: {k}"
 
 
-def test_registers_spill_no_more_than_is_known(kernels):
+def test_registers_spill_no_more_than_the_tables_say(kernels):
     for k in (k for k in kernels if k["kernel"] not in TWO_PASSES):
         limits = SPILLS.get((k["kernel"], k["width"], k["causal"], k.get("Br")))
         if k["kernel"] == "backward":
@@ -136,8 +136,8 @@ def test_each_consumer_has_one_loop_with_the_products_of_a_step(large):
     for k in large:
         assert [loop["HGMMA"] for loop in k["loops"]] == [sum(step(k).values())] * consumers(k), k
         products = step(k)
-        # Outside of it: forward, the boundary of a tile and before it the first S; backward, the first step, whose dQ
-        # comes after the loop.
+        # Outside the loop: in the forward pass, the first S, and the boundary of a tile; in the backward pass, the
+        # first step, with its dQ after the loop.
         total = 2 * sum(products.values()) + (products["S"] if k["kernel"] == "forward" else 0)
         left_out = sum(products.values()) - products["dQ"] if is_late(k) else 0
         assert k["counts"]["HGMMA"] == consumers(k) * total - left_out, k
@@ -145,8 +145,8 @@ def test_each_consumer_has_one_loop_with_the_products_of_a_step(large):
 
 def test_each_weight_takes_one_exponential_a_step(large):
     for k in large:
-        elements = 64 * (k["Bc"] if k["kernel"] == "forward" else k["Br"]) // 128  # a thread
-        factors = 2 if k["kernel"] == "forward" else 0  # alpha of the two rows that a thread has part in
+        elements = 64 * (k["Bc"] if k["kernel"] == "forward" else k["Br"]) // 128  # of a thread
+        factors = 2 if k["kernel"] == "forward" else 0  # alpha of the two rows in which a thread has elements
         if "soft cap" in k.get("kind", ""):
             factors += elements  # hyperbolic tangents, once for the weight and its derivative
         more = is_late(k) and k["kind"] == "soft cap"  # 1 / cap, which a first step would have computed
@@ -156,8 +156,8 @@ def test_each_weight_takes_one_exponential_a_step(large):
 def test_two_consumers_take_exponentials_beside_their_own_product_and_three_after_it(large):
     for k in large:
         beside = [loop["MUFU beside"] for loop in k["loops"]]
-        moved = k["width"] == 256  # in some variants, and still faster than cuDNN
-        if k["kernel"] == "forward" and consumers(k) == 2:  # the alphas of two rows may come after it
+        moved = k["width"] == 256  # some variants take them after the wait, and are still faster than cuDNN
+        if k["kernel"] == "forward" and consumers(k) == 2:  # the alphas of two rows may come after the product
             assert moved or all(
                 loop["MUFU"] - 2 <= n <= loop["MUFU"] for loop, n in zip(k["loops"], beside, strict=True)
             ), k
@@ -169,26 +169,26 @@ def test_the_backward_pass_takes_exponentials_beside_the_product_for_dP(large):
     for k in large:
         if k["kernel"] == "backward":
             weights = 64 * k["Br"] // 128 * (2 if "soft cap" in k["kind"] else 1)
-            # With 64 columns the product for dV comes later, and without a mask no branch keeps all in their place.
+            # With 64 columns, the product for dV comes later, and without a mask, no branch keeps all of them in place.
             least = {"full": 1 / 2, "ALiBi": 3 / 4}.get(k["kind"], 1) if k["width"] == 64 else 1
             assert all(loop["MUFU beside"] >= least * weights for loop in k["loops"]), k
 
 
 def test_the_stored_count_of_instructions_is_that_of_the_kernel(large):
-    """Lessons on Hopper draw up a budget from it, and so does the simulator."""
+    """The lessons on Hopper and the simulator compute a budget from it."""
     stored = data.measured("hopper_instructions")["instructions"]
     keys = "kernel", "d", "causal", "Br", "Bc"
     same = [k for k in large if tuple(k[key] for key in keys) == ("forward", 128, False, 128, 128)]
     for k in same:
         assert {name: k["loops"][0][name] for name in stored} == stored, k
-    # Cycles of a warpgroup, at 16, 64 and 128 per cycle; conversions at 64; the 64 products alpha * O_i are apart.
+    # Cycles of a warpgroup: 16 MUFU, 64 FMNMX or F2FP, or 128 others per cycle, without the 64 products alpha * O_i.
     plain = stored["FADD"] + stored["FFMA"] + stored["FMUL"] - 64
     cycles = 8 * stored["MUFU"] + 2 * (stored["FMNMX"] + stored["F2FP"]) + plain
     assert cycles == pytest.approx(Budget().softmax_of_64, rel=0.01)
 
 
 def test_a_loop_has_few_barriers_of_its_own(large):
-    for k in large:  # each stops a warpgroup until its last warp has come; the compiler adds them around arrivals
+    for k in large:  # each makes a warpgroup wait for its last warp; the compiler adds them around arrivals
         assert all(loop["BAR"] <= 3 for loop in k["loops"]), k
 
 
@@ -200,13 +200,13 @@ def test_the_copy_engine_moves_every_tile(large):
             assert k["counts"]["UTMALDG"] >= boxes * (1 + consumers(k)) + 2 * of_V, k  # K, rows of Q, V and the last V
             assert k["counts"]["UTMASTG"] == consumers(k) * pieces(k), k
         else:
-            # Q, dO, and K and V in two parts; lse and delta. The compiler may write some steps apart.
+            # Q, dO, and K and V in two parts; lse and delta. The compiler may repeat the code of some steps.
             assert k["counts"]["UTMALDG"] >= boxes * 6 + 2, k
             assert k["counts"]["UTMASTG"] == 2 * consumers(k), k
             tables = k["kind"] in ("ALiBi", "documents", "soft cap in documents")  # of slopes, or of intervals
-            narrows = k["width"] == 64  # it reads a counter, and two warps zero and narrow 1,024 sums at a time
+            narrows = k["width"] == 64  # then it reads a counter, and two warps zero and narrow 1,024 sums at a time
             assert (k["counts"].get("LDG", 0) > narrows) == tables, k
-            # 16 bytes each; and one that makes the counter of turns ready again.
+            # Stores of 16 bytes, and one that resets the counter of turns.
             assert k["counts"].get("STG", 0) == narrows * (1024 // 64 // 4 + 1024 // 64 // 8) + 1, k
             reads = 1 if k["kind"] == "ALiBi" else 0  # the head's slope
             assert all(loop.get("LDG", 0) == reads for loop in k["loops"]), k
@@ -223,8 +223,8 @@ def test_dQ_is_added_four_numbers_at_a_time(kernels):
 def test_narrow_reads_and_writes_sixteen_bytes_at_a_time(kernels):
     for k in kernels:
         if k["kernel"] == "narrow":
-            of_program = k["width"] // 2 if k["width"] == 64 else k["d"]  # else each part of a tile has its own code
-            elements = of_program * k["Br"] // 128  # a thread
+            of_program = k["width"] // 2 if k["width"] == 64 else k["d"]  # else each part of a tile has code of its own
+            elements = of_program * k["Br"] // 128  # of a thread
             assert (k["counts"]["LDG"], k["counts"]["STG"]) == (elements // 4, elements // 8), k
 
 
@@ -254,7 +254,7 @@ def test_what_the_lesson_says_of_its_rungs(rungs):
         assert len(k["loops"]) == (1 if together else 2), k
         for loop in k["loops"]:
             assert loop["HGMMA"] == k["width"] // 16 + 128 // 16 and loop["MUFU"] == 66, k
-            # Together, all eight warps wait for each product, and nothing is left to run beside the exponentials.
+            # One consumer of eight warps waits for each product, so none runs beside the exponentials.
             assert loop["BAR"] <= 5 and (loop["MUFU beside"] == 0 if together else loop["MUFU beside"] >= 64), k
 
 

@@ -1,4 +1,4 @@
-"""The Hopper forward kernel with masks and scores takes what fits, and takes exponentials beside its own product."""
+"""The Hopper forward kernel with masks and scores: it fits, and takes exponentials beside its own product."""
 
 import pytest
 
@@ -9,8 +9,8 @@ pytestmark = pytest.mark.exhaustive
 
 FUNCTIONS = {"soft cap": 1, "all": 1}  # hyperbolic tangents per weight
 STACK = 400  # bytes at most, with Triton 3.6 and 3.7: slopes, places and other numbers of a tile, but no tile
-IN_LOOP = 10  # instructions at most that use it, of more than 450
-ALL_IN_LOOP = 70  # with Triton 3.6 and everything at once at d = 128, of 1,200, or 256; with 3.7 they are 4
+IN_LOOP = 10  # instructions at most that use the stack, of more than 450
+ALL_IN_LOOP = 70  # the same for the kind "all" with Triton 3.6, at d = 128 (of 1,200) and 256; with 3.7 there are 4
 
 
 @pytest.fixture(scope="module")
@@ -36,5 +36,5 @@ def test_exponentials_run_beside_the_product(kernels):
         special = FUNCTIONS.get(k["kind"], 0)
         for loop in k["loops"]:
             weights = k["Bc"] // 2  # of a thread
-            moved = k["Bc"] == 64  # past the wait in some variants of wide heads, as in test_compiled_hopper
+            moved = k["Bc"] == 64  # some variants of wide heads take them after the wait, as in test_compiled_hopper
             assert loop["MUFU"] == (1 + special) * weights + 2 and (moved or loop["MUFU beside"] >= weights), k

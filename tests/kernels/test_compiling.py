@@ -1,4 +1,4 @@
-"""Functions that torch's compiler steps around: compiled code calls them as they are; only it imports the compiler."""
+"""Functions that torch's compiler leaves as they are. Only compiled code that calls them imports the compiler."""
 
 import subprocess
 import sys
@@ -21,14 +21,14 @@ def in_numpy(x, *, times=1):
 
 
 @pytest.mark.exhaustive
-def test_compiled_code_calls_it_as_it_is():
+def test_compiled_code_calls_the_function_uncompiled():
     in_numpy.compiled = []
 
     @torch.compile(backend="eager")
     def compiled(x, times):
         return in_numpy(x + 1, times=times) * 2
 
-    for size in range(1, 5):  # other shapes and arguments, which compile anew
+    for size in range(1, 5):  # each new shape or argument is compiled anew
         for times in (2, 3.0):
             x = torch.arange(float(size))
             assert torch.equal(compiled(x, times), (x + 1) * times * 2)
@@ -36,7 +36,7 @@ def test_compiled_code_calls_it_as_it_is():
 
 
 def test_one_graph_is_refused_with_the_reason():
-    """Also the first time, when nothing is disabled yet."""
+    """Also in the first call, when ``stepped_around`` has not disabled the function yet."""
     torch._dynamo.reset()
 
     @stepped_around("a call of this kind")
@@ -48,7 +48,7 @@ def test_one_graph_is_refused_with_the_reason():
 
 
 @pytest.mark.exhaustive
-def test_calls_that_are_not_compiled_do_without_the_compiler():
+def test_calls_that_are_not_compiled_do_not_import_the_compiler():
     program = (
         "import sys; from flashlab.kernels import flash_attention, device; import torch;"
         "q = torch.ones(1, 1, 3, 16, device=device.DEVICE);"
@@ -60,7 +60,7 @@ def test_calls_that_are_not_compiled_do_without_the_compiler():
 
 @pytest.mark.exhaustive
 def test_compiled_code_decodes():
-    """And calls linear attention, which is no operator of torch's either."""
+    """Also linear attention: like decoding, it is no operator of torch."""
     torch._dynamo.reset()
     q, k, v = torch.randn(3, 1, 2, 20, 16, device=DEVICE)
     calls = {

@@ -69,7 +69,7 @@ def test_measured_configurations_say_where_and_when():
         assert all((table.device, table.driver, table.torch, table.triton, table.date, table.dtypes, table.how))
 
 
-def test_longer_sequences_may_be_tiled_otherwise():
+def test_longer_sequences_may_have_other_tiles():
     short, long = (portable("query_gradients", H200, LARGE._replace(Nk=N)) for N in (64, 65536))
     assert short.Br < long.Br
 
@@ -91,7 +91,7 @@ def test_a_tile_that_would_reach_past_the_end_is_not_taken_where_that_was_slower
         (128, 4096, masks.causal(), 192),
     ],
 )
-def test_tiles_are_as_high_as_keeps_the_busiest_multiprocessor_least_busy(heads, N, mask, Br):
+def test_the_height_of_tiles_gives_the_busiest_multiprocessor_the_least_work(heads, N, mask, Br):
     narrow = LARGE._replace(H=heads, Hk=heads, d=64, dv=64, Nq=N, Nk=N, mask=mask)
     assert on_hopper("forward", narrow).Br == Br
 
@@ -132,7 +132,7 @@ def test_dK_and_dV_have_a_kernel_each_where_registers_cannot_hold_both(mask):
     wide = LARGE._replace(d=192, dv=256, mask=mask)
     launches = choice("backward", wide, "portable").launches
     assert launches.keys() == {"row_constants", *HALVES, "query_gradients"}
-    for name in HALVES:  # 8 warps multiply 128 rows: of 64, both of their halves would compute the same scores
+    for name in HALVES:  # 8 warps multiply 128 rows; with 64, both halves of the warps would compute the same scores
         assert (launches[name].Bc, launches[name].warps) in {(64, 4), (128, 8)}
     for other in (wide._replace(d=128, dv=128), wide._replace(dtype=torch.float32)):
         assert "key_value_gradients" in choice("backward", other, "portable").launches
@@ -143,8 +143,8 @@ def test_dK_and_dV_have_a_kernel_each_where_registers_cannot_hold_both(mask):
 @pytest.mark.parametrize("mask", [masks.full(), masks.causal()])
 def test_float8_has_a_hopper_kernel_of_its_own(d, mask):
     eight = LARGE._replace(d=d, dv=d, mask=mask, dtype=torch.float8_e4m3fn, scales="scales")
-    chosen = choice("forward", eight)
-    assert chosen.implementation == "hopper" and 128 % chosen.launches["forward"].Bc == 0  # one scale per block of keys
+    own = choice("forward", eight)
+    assert own.implementation == "hopper" and 128 % own.launches["forward"].Bc == 0  # one scale per block of keys
     for change, why in (({"mask": masks.window(64)}, "no mask but causal"), ({"dropout": "dropout"}, "no score")):
         assert why in choice("forward", eight._replace(**change)).why
     with pytest.raises(ValueError, match="no queries in float8"):
@@ -179,7 +179,7 @@ def test_a_row_with_a_mistake_is_refused_when_the_table_is_read(change, error, m
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_hopper_is_chosen_where_it_can_and_the_reason_says_where_not(direction, monkeypatch):
+def test_hopper_is_chosen_where_possible_and_otherwise_there_is_a_reason(direction, monkeypatch):
     assert choice(direction, LARGE).implementation == "hopper"
     assert direction in choice(direction, LARGE).launches
     wide = choice(direction, LARGE._replace(d=136))
@@ -191,8 +191,8 @@ def test_hopper_is_chosen_where_it_can_and_the_reason_says_where_not(direction, 
         ({"dtype": torch.float32}, "got torch.float32"),
         ({"dropout": "dropout"}, "no dropout"),
     ):
-        refused = choice(direction, LARGE._replace(**change))
-        assert refused.implementation == "portable" and why in refused.why
+        other = choice(direction, LARGE._replace(**change))
+        assert other.implementation == "portable" and why in other.why
         with pytest.raises(ValueError, match=f"cannot do this: .*{why}"):
             choice(direction, LARGE._replace(**change), "hopper")
     assert "compute capability 9.0" in choice(direction, LARGE, card=Card((10, 0), 227 * 1024)).why
@@ -224,10 +224,10 @@ def test_masks_and_scores_go_to_hopper_backward(change):
 
 @triton.jit
 def anything(*_):
-    """A function of a user's."""
+    """Stand in for a function of a user."""
 
 
-def test_what_the_kind_of_a_problem_does_not_tell_keeps_its_gradients_portable(monkeypatch):
+def test_properties_outside_the_kind_may_keep_gradients_portable(monkeypatch):
     monkeypatch.setattr(configurations, "card", lambda device: H200)
     ids = torch.zeros(4096, dtype=torch.int64)
     documents, cap = masks.documents(ids) & masks.causal(), scores.chain(scores.softcap(3.0))
@@ -247,8 +247,8 @@ def test_what_the_kind_of_a_problem_does_not_tell_keeps_its_gradients_portable(m
         (few._replace(mask=masks.window(64), score=cap), "keys that no query sees"),
         (LARGE._replace(score=scores.chain(scores.custom(anything))), "functions of your own"),
     ):
-        found = configurations.choose("backward", problem)
-        assert found.implementation == ("portable" if why else "hopper") and (why or "") in found.why
+        result = configurations.choose("backward", problem)
+        assert result.implementation == ("portable" if why else "hopper") and (why or "") in result.why
     learning = configurations.choose("backward", LARGE._replace(score=cap), learning=True)
     assert learning.implementation == "portable" and "gradients of slopes" in learning.why
 
@@ -266,7 +266,7 @@ def test_masks_and_scores_go_to_hopper_forward(change):
     assert choice("forward", LARGE._replace(**change)).implementation == "hopper"
 
 
-def test_what_the_kind_of_a_problem_does_not_tell_keeps_it_portable(monkeypatch):
+def test_properties_outside_the_kind_may_keep_the_forward_pass_portable(monkeypatch):
     monkeypatch.setattr(configurations, "card", lambda device: H200)
     ids = torch.zeros(4096, dtype=torch.int64)
     documents, cap = masks.documents(ids) & masks.causal(), scores.chain(scores.softcap(3.0))
@@ -291,8 +291,8 @@ def test_what_the_kind_of_a_problem_does_not_tell_keeps_it_portable(monkeypatch)
         (LARGE._replace(score=scores.chain(scores.custom(anything))), "functions of your own"),
         (LARGE._replace(score=scores.chain((cap.steps[0], scores.bias(ids.float())))), "soft caps and ALiBi"),
     ):
-        found = configurations.choose("forward", problem)
-        assert found.implementation == ("portable" if why else "hopper") and (why or "") in found.why
+        result = configurations.choose("forward", problem)
+        assert result.implementation == ("portable" if why else "hopper") and (why or "") in result.why
     learning = configurations.choose("backward", LARGE._replace(sinks=ids), learning=True)
     assert learning.implementation == "portable" and "gradients of slopes" in learning.why
 
@@ -328,14 +328,14 @@ def test_more_work_for_the_busiest_multiprocessor_goes_to_hopper(change):
 
 
 def test_a_narrow_window_is_little_work():
-    """A tile of 128 rows meets three blocks of keys, however many there are."""
+    """A tile of 128 rows sees few blocks of keys, whatever the number of keys."""
     narrow = LARGE._replace(mask=masks.window(64), Nq=2048, Nk=65536)
     assert choice("forward", narrow).implementation == "portable"
     assert choice("forward", narrow._replace(mask=masks.window(40000))).implementation == "hopper"
 
 
 def implementation(row):
-    """Return the implementation that is chosen for a row of h200_choice.json."""
+    """Return the implementation that a call with the sizes of a row of h200_choice.json gets."""
     N, d, mask = row["N"], row["d"], masks.causal() if row["causal"] else masks.full()
     problem = LARGE._replace(B=row["B"], H=row["H"], Hk=row["Hk"], Nq=N, Nk=N, d=d, dv=d, mask=mask)
     return choice(row["pass"], problem).implementation
@@ -349,7 +349,7 @@ def test_the_choice_takes_little_longer_than_the_better_kernel():
         assert row[implementation(row)] <= longer * min(row["portable"], row.get("hopper", math.inf)), row
 
 
-def test_the_choice_takes_little_longer_than_others():
+def test_the_choice_is_at_most_little_slower_than_other_libraries():
     """For shapes that the grids do not contain."""
     rows = [row for row in data.measured("h200_choice")["rows"] if row["set"] not in ("grid", "wide")]
     assert {row["set"] for row in rows} == {"between", "widths", "groups"}
@@ -357,7 +357,7 @@ def test_the_choice_takes_little_longer_than_others():
         assert row[implementation(row)] <= row["flash"] and row[implementation(row)] <= row["cudnn"] / 0.93, row
 
 
-def test_wide_heads_take_little_longer_than_with_others():
+def test_wide_heads_are_at_least_as_fast_as_in_other_libraries():
     tflops = {}
     for row in data.measured("h200_wide")["rows"]:
         tflops.setdefault((row["pass"], row["d"], row["causal"], row["N"]), {})[row["impl"]] = row["tflops"]
@@ -366,7 +366,7 @@ def test_wide_heads_take_little_longer_than_with_others():
         assert of["flashlab"] >= of["flash"] and of["flashlab"] >= of.get("cudnn", 0), cell
 
 
-def test_the_tiles_of_192_columns_are_the_fastest_that_were_tried():
+def test_the_tiles_of_192_columns_are_the_fastest_measured_ones():
     tiles = data.measured("h200_wide")["tiles_ms"]
     assert len(tiles) == 32
     wide = LARGE._replace(d=192, dv=192)
@@ -385,7 +385,7 @@ def test_deterministic_algorithms_take_two_passes_or_the_portable_kernels(monkey
     narrow = LARGE._replace(d=64, dv=64)
     assert "use_deterministic_algorithms" in configurations.choose("backward", narrow).why
     assert configurations.choose("backward", narrow, "hopper").implementation == "hopper"
-    assert configurations.choose("forward", LARGE).implementation == "hopper"  # which gives the same bits anyway
+    assert configurations.choose("forward", LARGE).implementation == "hopper"  # its results have the same bits anyway
 
 
 def test_configuration_describes_what_a_call_will_do():
@@ -405,10 +405,10 @@ def test_configuration_describes_what_a_call_will_do():
         configuration("forward", None, q, q)
 
 
-def test_asking_for_hopper_without_one_is_refused_in_a_sentence():
+def test_asking_for_hopper_without_a_hopper_gpu_is_refused():
     q = torch.zeros(1, 1, 8, 64, device=DEVICE)
     if q.is_cuda and torch.cuda.get_device_capability() == (9, 0):
-        pytest.skip("there is one here")
+        pytest.skip("this is a Hopper GPU")
     with pytest.raises(ValueError, match="need a GPU of compute capability 9.0"):
         flash_attention(q, q, q, kernel="hopper")
     with pytest.raises(ValueError, match='kernel must be "portable", "hopper", "decode" or None, got \'fast\''):

@@ -1,3 +1,5 @@
+"""The bytes and events that ``count`` returns for a call, here and in another process."""
+
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -25,7 +27,7 @@ def test_another_process_draws_up_the_same_bill(monkeypatch, interpreter_that_lo
 
 
 @pytest.mark.exhaustive
-def test_what_goes_wrong_there_is_said_here(monkeypatch):
+def test_an_error_in_the_other_process_is_raised_here(monkeypatch):
     monkeypatch.setattr(kernels, "INTERPRETED", False)
     with pytest.raises(RuntimeError, match="x and y must be vectors of one length"):
         count(first_triton_kernel.add, torch.ones(3), torch.ones(4))
@@ -38,9 +40,9 @@ def test_nothing_is_counted_after_a_bill():
     assert memory.moved == before
 
 
-@pytest.mark.skipif(not kernels.INTERPRETED, reason="threads count apart in the interpreter")
-def test_threads_count_apart():
-    """Each opens its bill before any closes one, and launches another number of times."""
+@pytest.mark.skipif(not kernels.INTERPRETED, reason="threads count separately in the interpreter")
+def test_threads_count_separately():
+    """All threads count at the same time, each with another number of launches."""
     x = torch.ones(8)
     all_open = threading.Barrier(3)
 

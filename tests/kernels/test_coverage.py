@@ -1,4 +1,4 @@
-"""Every kind of input that ``flash_attention`` promises to take: values, gradients, and the sentences for the rest."""
+"""Every kind of input that ``flash_attention`` promises to take: results and gradients; and errors for other input."""
 
 import functools
 import math
@@ -45,7 +45,7 @@ def results(function, tensors, **options):
 
 
 def assert_same_bits(ours, others, kernel, dQ=1):
-    """Assert equal results. At place dQ the Hopper kernel's may differ by two roundings: it adds in any order."""
+    """Assert equal bits; for Hopper's dQ, at place ``dQ``, which is added up in any order, up to two roundings."""
     for place, (x, y) in enumerate(zip(ours, others, strict=True)):
         if kernel == "hopper" and place == dQ:
             eps = torch.finfo(x.dtype).eps
@@ -208,7 +208,7 @@ def test_expanded_inputs_and_gradient(kernel):
     narrow = flash_attention(q, k, v)
     assert torch.equal(flash_attention(*wide), narrow.expand(2, 3, 40, 32))
     tensors = [x.clone().requires_grad_() for x in (q, k, v)]
-    summed = torch.autograd.grad(flash_attention(*tensors).sum(), tensors)  # its gradient is one number, expanded
+    summed = torch.autograd.grad(flash_attention(*tensors).sum(), tensors)  # the gradient of O is one number, expanded
     O = flash_attention(*tensors)
     assert_same_bits(summed, torch.autograd.grad(O, tensors, torch.ones_like(O)), kernel, dQ=0)
 
@@ -252,19 +252,19 @@ def test_rows_that_see_no_key_have_no_output_and_no_gradient(Nq, Nk, kernel):
     O, lse = flash_attention(q, k, v, causal=True, return_lse=True)
     assert (O[:, :, :blind] == 0).all() and (lse[:, :, :blind] == -math.inf).all()
     assert lse[:, :, blind:].isfinite().all()
-    seen = torch.autograd.grad((O[:, :, blind:] ** 2).sum(), (q, k, v), retain_graph=True)
+    seeing_rows = torch.autograd.grad((O[:, :, blind:] ** 2).sum(), (q, k, v), retain_graph=True)
     all_rows = torch.autograd.grad((O**2).sum() + 1000 * O[:, :, :blind].sum(), (q, k, v))
-    assert_same_bits(all_rows, seen, kernel, dQ=0)
+    assert_same_bits(all_rows, seeing_rows, kernel, dQ=0)
     assert not any(x.isnan().any() for x in all_rows)
     assert (all_rows[0][:, :, :blind] == 0).all()
 
 
 @pytest.mark.parametrize("size", [1e4, 6e4])
 def test_scores_too_large_for_an_exponential(size):
-    """A score S that is rounded moves its weight by |S| roundings, so that many are allowed, of O and gradients.
+    """The rounding of a score S changes its weight by |S| roundings: so many are allowed for O and the gradients.
 
-    The gradients of weights of 1 are 0. Torch's attention subtracts the rounded delta, as the kernels do, and so has
-    errors to compare with.
+    Where a weight is 1, its gradient is 0. Torch's attention subtracts the rounded delta, as the kernels do, so it has
+    an error there, too.
     """
     q, k, v = inputs(1, 1, 1, 70, 70, 16, dtype=torch.float32)
     largest = (q.double() * size @ k.double().mT / 4).abs().max().item()
@@ -280,7 +280,7 @@ def test_scores_too_large_for_an_exponential(size):
 def sums_in_one_order(monkeypatch):
     """Round each product of float32 tiles once in the interpreter.
 
-    A GPU adds up Q K^T in the order in which it adds up its transpose, and rebuilds the scores to the bit. numpy does
+    A GPU adds up K Q^T in the same order as Q K^T, so both passes have the same bits of the scores. In numpy they do
     not.
     """
     if INTERPRETED:
@@ -357,7 +357,7 @@ def test_deterministic_gradients_are_the_same_every_time(d, monkeypatch):
     assert all(torch.equal(x, y) for other in others for x, y in zip(first, other, strict=True))
 
 
-@pytest.mark.filterwarnings("ignore:Input #:UserWarning")  # float32 is meant
+@pytest.mark.filterwarnings("ignore:Input #:UserWarning")  # about float32, which is on purpose
 def test_gradients_are_derivatives():
     """Central differences in random directions, in float32: the only test here that trusts no other derivative."""
     tensors = [x.requires_grad_() for x in inputs(1, 2, 1, 3, 5, 8, 4, dtype=torch.float32)]
@@ -444,11 +444,11 @@ def test_torch_func_differentiates_and_says_what_it_cannot():
         torch.func.jvp(lambda q: flash_attention(q, k, v), (q.detach(),), (q.detach(),))
 
 
-@pytest.mark.parametrize("wanted", [False, True])
-def test_a_tangent_is_not_dropped(wanted):
-    """Neither in a first call, nor by the plan that an ordinary call has made; whether gradients are wanted or not."""
+@pytest.mark.parametrize("enabled", [False, True])
+def test_a_tangent_is_not_dropped(enabled):
+    """Neither in a first call, nor by the plan of an earlier call; with gradients enabled or not."""
     q, k, v = inputs(1, 1, 1, 9, 12, 16)
-    with torch.set_grad_enabled(wanted), forward_ad.dual_level():
+    with torch.set_grad_enabled(enabled), forward_ad.dual_level():
         for _ in range(2):
             with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
                 flash_attention(forward_ad.make_dual(q, q), k, v)
@@ -480,7 +480,7 @@ def test_the_operator_keeps_torchs_contract():
         ('kernel must be "portable"', lambda x: x, (None, None, 0.3, "fast")),
     ],
 )
-def test_the_operator_called_by_hand_gets_a_sentence(message, change, options):
+def test_bad_input_to_the_operator_itself_gets_a_sentence(message, change, options):
     q, k, v = (change(x) for x in inputs(1, 2, 1, 9, 12, 16, dtype=torch.float32))
     with pytest.raises(ValueError, match=re.escape(message)):
         torch.ops.flashlab.attention(q, k, v, *options)
@@ -582,7 +582,7 @@ def test_bad_options_get_a_sentence(error, message, options):
     "ends",
     [(-1,), (3, -2), (1.5,), (True,), ("3",), (None,), (math.nan,), (torch.tensor(2.7),), (torch.tensor([1, 2]),)],
 )
-def test_a_window_that_is_none_gets_a_sentence(ends):
+def test_invalid_ends_of_a_window_get_a_sentence(ends):
     with pytest.raises(ValueError, match="must be a whole number from 0 on, or math.inf, got"):
         masks.window(*ends)
 

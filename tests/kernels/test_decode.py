@@ -1,4 +1,4 @@
-"""A step of decoding equals dense attention, however the past is divided, paged, shared or rounded."""
+"""A step of decoding equals dense attention, however the keys are divided, paged, shared or rounded."""
 
 import math
 
@@ -33,7 +33,7 @@ def int32(*numbers):
 
 
 def inputs(lengths, H=4, Hk=2, n=1, d=16, dv=24, N=None, dtype=torch.float32, seed=0):
-    """q, K, V, with NaN past each text's length, and the lengths."""
+    """Return q, K and V, with NaN past the length of each text, and the lengths."""
     B, N = len(lengths), max(lengths) if N is None else N
     shapes = (B, H, n, d), (B, Hk, N, d), (B, Hk, N, dv)
     q, K, V = (randn(*shape, dtype=dtype, seed=seed + i) for i, shape in enumerate(shapes))
@@ -43,7 +43,7 @@ def inputs(lengths, H=4, Hk=2, n=1, d=16, dv=24, N=None, dtype=torch.float32, se
 
 
 def dense(q, K, V, lengths, mask, dtype, scale=None):
-    """O [B, H, n, dv] and lse [B, H, n] of each text by itself, computed in dtype."""
+    """Return O [B, H, n, dv] and lse [B, H, n], computed text by text in this dtype."""
     K, V = K.nan_to_num(0.0), V.nan_to_num(0.0)
     results, group = [], q.shape[1] // K.shape[1]
     for b, length in enumerate(lengths.tolist()):
@@ -53,14 +53,14 @@ def dense(q, K, V, lengths, mask, dtype, scale=None):
 
 
 def assert_right(results, q, K, V, lengths, mask, scale=None, roundings=2):
-    """Compare O and lse with float64; ``plain`` is numpy in float32, rounded to q's dtype."""
+    """Compare O and lse with float64; ``plain`` is numpy in float32, rounded to the dtype of the result."""
     plain, exact = (dense(q, K, V, lengths, mask, dtype, scale) for dtype in (torch.float32, torch.float64))
     for ours, theirs, true in zip(results, plain, exact, strict=True):
         assert_as_exact_as_plain(ours, theirs.to(ours.dtype), true, roundings)
 
 
 def paged(K, V, lengths, page, seed=0):
-    """The ``Cache`` with the same keys and values in pages, in random order; what is not used is NaN or absurd."""
+    """Return a ``Cache`` with the same keys and values in pages in random order, and NaN or ``ABSURD`` elsewhere."""
     B, Hk, N, _ = K.shape
     T = -(-N // page) + 1
     numbers = torch.randperm(B * T, generator=torch.Generator().manual_seed(seed)).reshape(B, T).to(DEVICE, torch.int32)
@@ -75,7 +75,7 @@ def paged(K, V, lengths, page, seed=0):
 
 
 def run(q, cache, mask=None, **options):
-    """O and lse with scale 0.25, with tiles or splits of the test."""
+    """Return O and lse for scale 0.25. options: tiles and splits, as for ``Step.of``."""
     problem = operator.problem_of(q, cache, masks.causal() if mask is None else mask, 0.25)
     return operator.run(q, cache, operator.Step.of(q, cache, problem, **options))
 
@@ -186,20 +186,20 @@ def test_which_latents_go_to_hopper(monkeypatch):
     K = torch.zeros(4, 1, 64, 576, dtype=torch.bfloat16)
     table = torch.zeros(1, 4, dtype=torch.int32)
 
-    def taken(n=1, dtype=torch.bfloat16, mask=masks.causal(), page=64, dv=512, **options):  # noqa: B008
+    def on_hopper(n=1, dtype=torch.bfloat16, mask=masks.causal(), page=64, dv=512, **options):  # noqa: B008
         X = K[:, :, :page].to(dtype)
         q, cache = torch.zeros(1, 16, n, 576, dtype=dtype), Cache(X, X[..., :dv], table)
         return operator.for_hopper(q, cache, operator.problem_of(q, cache, mask, 0.1, **options))
 
-    assert taken() and taken(dtype=torch.float16) and taken(mask=masks.full())
-    assert not taken(n=2) and not taken(dtype=torch.float32) and not taken(mask=masks.window(9))
-    assert not taken(page=48) and not taken(dv=528) and not taken(sinks=torch.zeros(16))
+    assert on_hopper() and on_hopper(dtype=torch.float16) and on_hopper(mask=masks.full())
+    assert not on_hopper(n=2) and not on_hopper(dtype=torch.float32) and not on_hopper(mask=masks.window(9))
+    assert not on_hopper(page=48) and not on_hopper(dv=528) and not on_hopper(sinks=torch.zeros(16))
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
 @pytest.mark.parametrize("d, dv", [(32, 24), (16, 24), long(24, 25), long(128, 128)])
-def test_eight_bits_are_computed_with_exactly(dtype, d, dv):
-    """The result is that of rounded keys and values, computed in float16. Pairs are read where d and dv are even."""
+def test_decoding_from_eight_bits_is_as_exact_as_in_float16(dtype, d, dv):
+    """The result is that of the rounded keys and values, in float16. With even d and dv, numbers are read in pairs."""
     q, K, V, lengths = inputs([5, 200], n=2, d=d, dv=dv, dtype=torch.float16)
     (K8, K_scale), (V8, V_scale) = (quantise(3 * x.nan_to_num(0.0), dtype) for x in (K, V))
     cache = Cache(K8, V8, None, lengths, torch.stack([K_scale, V_scale]))
@@ -224,7 +224,7 @@ def test_shared_prefixes_equal_the_keys_repeated(pages):
         own = [x[b : b + 1, :, : lengths[b]] for x in (K, V)]
         whole = [torch.cat([it[i] for it in path] + [own[i]], 2) for i in (0, 1)]
         length, ours = torch.tensor([whole[0].shape[2]]), [x[b : b + 1] for x in results]
-        if lengths[b]:  # otherwise tokens see the prefixes only
+        if lengths[b]:  # else its tokens see the prefixes only
             assert_right(ours, q[b : b + 1], *whole, length, plain_masks.causal(), roundings=4)
     O, lse = dense(q[1:2], *first, plain_masks.full(), torch.float64)
     torch.testing.assert_close(results[0][1:2].cpu().double(), O, rtol=1e-5, atol=1e-6)
@@ -247,10 +247,10 @@ def test_a_long_past():
 
 @pytest.mark.parametrize("apart, rows", [("pages", 16), ("pages", 128), ("heads", 16)])  # 128: a page is a tile
 def test_offsets_past_2_to_the_31(apart, rows):
-    """Pages and heads so far apart that 32 bits do not count the elements between them."""
+    """Pages and heads so far apart that the number of elements between them does not fit in 32 bits."""
     far = 2**30
     try:
-        storage = torch.empty(2 * far + 16 * rows, dtype=torch.int8, device=DEVICE)  # never touched but for a few pages
+        storage = torch.empty(2 * far + 16 * rows, dtype=torch.int8, device=DEVICE)  # only a few pages are ever touched
     except RuntimeError:
         pytest.skip("2^31 bytes of address space are too many here")
     q = randn(1, 1, 1, 16, dtype=torch.float16)
@@ -274,7 +274,7 @@ def test_queries_that_are_not_contiguous():
     assert torch.equal(decode(wide, (K, V)), decode(wide.clone(), (K, V)))
 
 
-def test_the_rule_is_the_references():
+def test_the_number_of_splits_is_the_references():
     for programs in (1, 8, 128, 300, 512):
         for most in (1, 100, 8192):
             launch = tiles.Launch(16, 64, 4, 3, 2)
@@ -288,7 +288,7 @@ def test_nothing_to_do():
     assert decode(q[:0], (K[:0], V[:0])).shape == (0, 4, 1, 24)
 
 
-@pytest.mark.skipif(INTERPRETED, reason="on the CPU lengths are read, and refused in a sentence")
+@pytest.mark.skipif(INTERPRETED, reason="on the CPU the lengths are checked")
 def test_an_impossible_length_gives_nan():
     q, K, V, lengths = inputs([10, 10, 10])
     O = decode(q, (K, V), lengths=lengths + int32(0, 1, -11))
@@ -358,7 +358,7 @@ def test_masks_scores_and_sinks_are_those_of_flash_attention(name):
                 assert_as_exact_as_plain(mine[b : b + 1], other, other.double(), roundings=16)
 
 
-def test_what_a_mask_may_show_is_read_and_no_more():
+def test_the_keys_that_decoding_reads_are_those_that_the_mask_may_show():
     streaming = masks.causal() & (masks.sinks(4) | masks.window(9))
     for mask, expected in (
         (masks.window(9, 2), (9, 2, None)), (masks.causal(), (None, 0, None)), (streaming, (9, None, 4)),
@@ -369,7 +369,7 @@ def test_what_a_mask_may_show_is_read_and_no_more():
         assert reach(mask) == expected
 
 
-def test_keys_between_the_first_ones_and_the_window_may_be_gone():
+def test_keys_between_the_first_ones_and_the_window_may_be_missing():
     q, K, V, lengths = inputs([400], n=2)
     whole = decode(q, (K, V), lengths=lengths, mask=OPTIONS["sinks and a window"](400)["mask"])
     K[:, :, 5 : 400 - 2 - 37], V[:, :, 5 : 400 - 2 - 37] = math.nan, math.nan
@@ -422,7 +422,7 @@ def test_bad_options_get_a_sentence():
             decode(q, (K, V), lengths=lengths + 1)
 
 
-LEARNED = {  # options of decode that may require a gradient
+LEARNED = {  # arguments of decode that may require a gradient
     "q": lambda x, q, K, V: ((x(q), (K, V)), {}),
     "K": lambda x, q, K, V: ((q, (x(K), V)), {}),
     "V": lambda x, q, K, V: ((q, Cache(K, x(V))), {}),
@@ -471,7 +471,7 @@ def test_sinks_that_are_apart_in_memory(layout):
 
 
 @pytest.mark.parametrize("wrong", WRONG_PREFIXES)
-def test_a_prefix_that_cannot_be_gets_a_sentence(wrong):
+def test_an_invalid_prefix_gets_a_sentence(wrong):
     if wrong in READ_ON_THE_HOST and not INTERPRETED:
         pytest.skip("on a GPU, the host reads neither lengths nor texts")
     q, K, V, _ = inputs([33, 33], d=16, dv=8)
@@ -482,7 +482,7 @@ def test_a_prefix_that_cannot_be_gets_a_sentence(wrong):
     assert "\n" not in str(refused.value)
 
 
-def test_prefixes_that_are_no_list():
+def test_prefixes_must_be_a_list():
     q, K, V, _ = inputs([9, 9])
     for prefixes in (None, torch.empty(0).numpy(), Prefix((K[:1], V[:1]))):
         with pytest.raises(TypeError, match="prefixes must be a list of Prefix, got (NoneType|ndarray|Prefix)"):

@@ -1,4 +1,4 @@
-"""The paged cache is what a list of arrays would be, whatever texts do; and what it refuses changes nothing."""
+"""The paged cache holds what a list of arrays would hold, whatever is done to texts. A refused call changes nothing."""
 
 import copy
 
@@ -14,7 +14,7 @@ HK, D, DV = 2, 4, 3
 
 
 def gathered(cache: Cache):
-    """The keys and values of each text, [Hk, length, ...], read through the table."""
+    """Return the keys and values of each text, [Hk, length, ...], read through the table."""
     texts, page = [], cache.K.shape[2]
     for row, length in zip(cache.table.tolist(), cache.lengths.tolist(), strict=True):
         places = [(row[j // page], j % page) for j in range(length)]
@@ -56,13 +56,13 @@ class Both:
             self.cache.append(texts, *(x.to(DEVICE) for x in new))
         except PoolFull:
             assert vars(self.cache.pool) == before
-            held = {p for t in self.cache.pool.texts.values() for p in t.pages}
-            assert len(held) + len(self.cache.pool.free) == len(self.cache.pool.holders)
+            pages = {p for t in self.cache.pool.texts.values() for p in t.pages}
+            assert len(pages) + len(self.cache.pool.free) == len(self.cache.pool.holders)
             return
         for i, text in enumerate(texts):
             self.plain[text] = [torch.cat([old, x[i]], 1) for old, x in zip(self.plain[text], new, strict=True)]
 
-    def hold(self):
+    def check(self):
         pool = self.cache.pool
         for page, holders in enumerate(pool.holders):
             assert holders == sum(text.pages.count(page) for text in pool.texts.values())
@@ -79,11 +79,11 @@ ACTIONS = st.tuples(
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 6), st.lists(ACTIONS, max_size=25))
-def test_pages_are_what_a_list_of_arrays_would_be(page, actions):
+def test_pages_hold_what_a_list_of_arrays_would_hold(page, actions):
     both = Both(8, page)
     for action in actions:
         both.act(*action)
-    both.hold()
+    both.check()
 
 
 def test_a_fork_copies_one_page_when_it_writes_and_none_before():
@@ -93,7 +93,7 @@ def test_a_fork_copies_one_page_when_it_writes_and_none_before():
     other = cache.fork(text)
     assert len(cache.pool.free) == 6 and cache.pool.tokens == 6
     cache.append([other], torch.zeros(1, 1, 1, 4, device=DEVICE), torch.zeros(1, 1, 1, 4, device=DEVICE))
-    assert len(cache.pool.free) == 5  # its last page; the full one is still shared
+    assert len(cache.pool.free) == 5  # a copy of the last page; the full page is still shared
     assert cache.pool.texts[text].pages[0] == cache.pool.texts[other].pages[0]
     assert gathered(cache.view([text]))[0][0].eq(1).all()
 
@@ -128,7 +128,7 @@ def test_eight_bits_are_rounded_per_token_and_head(dtype, latent):
     assert (dequantise(*quantise(K, dtype)) - K).abs().amax((0, 1, 3)).div(K.abs().amax((0, 1, 3))).max() < 0.04
 
 
-def test_what_is_refused_changes_nothing():
+def test_a_refused_call_changes_nothing():
     cache = PagedCache(3, 4, 1, 4, dtype=torch.float32)
     a, b = cache.add(), cache.add()
     new = torch.ones(2, 1, 3, 4, device=DEVICE)
@@ -158,8 +158,8 @@ def test_what_is_refused_changes_nothing():
         assert vars(cache.pool) == before and torch.equal(cache.K, K)
 
 
-def test_what_fails_while_it_is_written_changes_nothing(monkeypatch):
-    """A fork needs a copy of its page, the text beside it a new page; torch then fails."""
+def test_an_append_that_fails_halfway_changes_nothing(monkeypatch):
+    """A fork needs a copy of its page, and the text beside it a new page. Then torch fails."""
     cache = PagedCache(6, 4, 1, 4, dtype=torch.int8)
     a, b, new = cache.add(), cache.add(), torch.ones(2, 1, 3, 4, device=DEVICE)
     cache.append([a, b], new, new)
@@ -227,7 +227,7 @@ def test_the_default_dtype_changes_nothing(default, default_dtype):
     ({"device": 0}, TypeError, "device must be a torch.device or its name, got 0"),
     ({"dv": 16, "latent": True}, ValueError, "dv is at most d = 8, got 16"),
 ])  # fmt: skip
-def test_a_cache_that_cannot_be(sizes, error, says):
+def test_an_invalid_cache_is_refused(sizes, error, says):
     with pytest.raises(error, match=says):
         PagedCache(**{"pages": 4, "page": 16, "Hk": 2, "d": 8} | sizes)
 
@@ -236,13 +236,13 @@ def test_a_cache_that_cannot_be(sizes, error, says):
     "pages, page",
     [(-1, 16), (4, 0), (4, 257), (4, 2.5), (4.0, 2), (4, "2"), (True, True), (4, True), (False, 2), (None, 2)],
 )
-def test_a_pool_that_cannot_be(pages, page):
+def test_an_invalid_pool_is_refused(pages, page):
     with pytest.raises((TypeError, ValueError), match="pages? must be a whole number from .* to .*, got"):
         Pool(pages, page)
 
 
 @pytest.mark.parametrize("n", [-1, True, 2.0, None])
-def test_room_for_a_number_of_tokens_that_cannot_be(n):
+def test_room_for_an_invalid_number_of_tokens_is_refused(n):
     pool = Pool(4, 2)
     with pytest.raises((TypeError, ValueError), match=f"n must be a whole number from 0 on, got {n}"):
         pool.extend([pool.add()], n)
@@ -254,8 +254,8 @@ def test_codes_of_another_dtype_are_refused():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int8], ids=str)
-def test_what_an_earlier_text_left_in_a_page_reaches_no_other(dtype):
-    """A page that held NaN is handed out again, and has room after the new text's last token."""
+def test_what_an_earlier_text_left_in_a_page_reaches_no_other_text(dtype):
+    """A page of NaN gets a new text, which does not fill it."""
     cache = PagedCache(2, 16, HK, 16, dtype=dtype)
     first = cache.add()
     cache.append([first], *[torch.full((1, HK, 32, 16), torch.nan, device=DEVICE)] * 2)
@@ -269,7 +269,7 @@ def test_what_an_earlier_text_left_in_a_page_reaches_no_other(dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int8, torch.float8_e4m3fn], ids=str)
 def test_a_value_that_is_nan_reaches_all_columns_of_its_document_and_no_other(dtype):
-    """With 8 bits the scale is NaN, and kernels hold even and odd columns apart."""
+    """With 8 bits the scale is NaN, and kernels keep even and odd columns apart."""
     cache = PagedCache(2, 16, HK, 32, dtype=dtype)
     text = cache.add()
     K, V = (torch.ones(1, HK, 6, 32, device=DEVICE) for _ in "KV")
@@ -281,7 +281,7 @@ def test_a_value_that_is_nan_reaches_all_columns_of_its_document_and_no_other(dt
     torch.testing.assert_close(O[:, :, 1], K[:, :, 0], rtol=0, atol=1e-2)
 
 
-def test_a_document_of_a_row_does_not_reach_the_tokens_of_another():
+def test_a_document_does_not_reach_the_tokens_of_another():
     """Two new tokens belong to two documents: each sees what the other does not."""
     ids = torch.tensor([0, 1] * 20, device=DEVICE)
     q, K, V = (torch.ones(1, HK, n, 16, device=DEVICE) for n in (2, 40, 40))

@@ -1,8 +1,8 @@
-"""Calls drawn at random, in the interpreter: 85 in ``make test``, 2,000 with ``make test-all``.
+"""Random calls in the interpreter: 85 in ``make test``, 2,000 in ``make test-all``.
 
-The interpreter takes the same tiles for every call, and a GPU many: they are drawn, too. A failure names its number;
-``-k "[17]"`` runs a call of the quick ones. ``python -m tests.kernels.test_drawn 2000 3000`` runs a thousand others, in
-some 5 minutes.
+Tiles are random, too: the interpreter would take the same ones for every call, and a GPU takes many. A failure names
+the number of its call; ``-k "[17]"`` runs one of the quick ones. ``python -m tests.kernels.test_drawn 2000 3000`` runs
+a thousand others, in about 5 minutes.
 """
 
 import sys
@@ -16,16 +16,16 @@ from flashlab.kernels.decode import operator, tiles
 from tests.kernels.drawn_cases import draw, hold
 from tests.tools.long import long
 
-pytestmark = pytest.mark.skipif(not INTERPRETED, reason="on a GPU nearly each of them would be compiled anew")
-# A window on rows that see no key, forward and backward; NaN in keys that no query sees; a window of a group's tokens
-# that are several tiles of rows.
-FOUND = 152, 164, 166, 222, 1287
-QUICK = [*range(85 - len(FOUND)), *FOUND]
+pytestmark = pytest.mark.skipif(not INTERPRETED, reason="on a GPU nearly every call would compile kernels")
+# Calls that have found mistakes: a window on rows that see no key, forward and backward; NaN in keys that no query
+# sees; a window in decoding where the tokens of a group are several tiles of rows.
+REVEALING = 152, 164, 166, 222, 1287
+QUICK = [*range(85 - len(REVEALING)), *REVEALING]
 
 
 def run(number):
     """Draw the call of a number, and compare its results with plain attention."""
-    case = draw(number, rare=number not in FOUND)
+    case = draw(number, rare=number not in REVEALING)
     Br, Bc = case.tile
     choice = configurations.INTERPRETED._replace(Br=Br, Bc=Bc)
     launch = tiles.Launch(16, min(Bc, 64), 4, 1, 1)
@@ -56,12 +56,12 @@ def wrong(numbers):
 
 
 @pytest.mark.parametrize("number", QUICK)
-def test_a_drawn_call_is_as_exact_as_plain_attention(number):
+def test_a_random_call_is_as_exact_as_plain_attention(number):
     run(number)
 
 
 @pytest.mark.parametrize("hundred", [long(n) for n in range(20)])
-def test_a_hundred_drawn_calls_are_as_exact_as_plain_attention(hundred):
+def test_a_hundred_random_calls_are_as_exact_as_plain_attention(hundred):
     assert wrong(sorted({*range(100 * hundred, 100 * hundred + 100)} - {*QUICK})) == {}
 
 

@@ -1,7 +1,7 @@
-"""Calls drawn at random, on a GPU: few kernels, and many lengths for each, since compiling takes the time.
+"""Random calls on a GPU: few kernels, and many lengths for each, because compiling takes most of the time.
 
-Lengths and ends of windows are odd and above 1: for numbers that 16 divides, and for 1, Triton compiles anew. In the
-interpreter, test_drawn.py draws them freely.
+Lengths and ends of windows are odd and above 1: Triton compiles anew for multiples of 16, and for 1. test_drawn.py, in
+the interpreter, has no such limits.
 """
 
 import numpy as np
@@ -13,12 +13,12 @@ from tests.kernels.drawn_cases import causal, documents, draw, hold, padding, st
 from tests.kernels.drawn_reference import results_of
 
 HOPPER = DEVICE.type == "cuda" and torch.cuda.get_device_capability() == (9, 0)
-pytestmark = pytest.mark.skipif(DEVICE.type != "cuda", reason="without a GPU test_drawn.py draws the calls")
-RUNS = 50  # that must give the same bits
+pytestmark = pytest.mark.skipif(DEVICE.type != "cuda", reason="without a GPU, test_drawn.py runs random calls")
+RUNS = 50  # of a call, which must give the same bits
 WIDTHS = 16, 32, 64, 128, 192, 256
 DTYPES = torch.float16, torch.bfloat16, torch.float32
 LENGTHS = [(211, 113), (113, 211), (333, 77), (35, 203), (97, 3), (5, 333), (7, 701), (255, 257)]  # queries, keys
-MASKS = {  # of two odd numbers and so many keys
+MASKS = {  # each made of two odd numbers, n and W, and the number of keys
     "window": lambda rng, n, W, Nk: window(W),
     "window both ways": lambda rng, n, W, Nk: window(W, n),
     "documents": lambda rng, n, W, Nk: documents(np.sort(rng.integers(0, 4, Nk))),
@@ -42,13 +42,13 @@ ALONE = {"form": "dense", "B": 1, "heads": (2, 1), "steps": 0, "sinks": False, "
 
 
 def lengths(rng):
-    """Return pairs of odd lengths: always the same ones, and random ones, as they are and exchanged."""
-    drawn = [tuple(int(x) for x in 2 * rng.integers(1, 200, 2) + 1) for _ in range(4)]
-    return [*LENGTHS, *drawn, *(pair[::-1] for pair in drawn)]
+    """Return pairs of odd lengths: fixed ones, and random ones in both orders."""
+    some = [tuple(int(x) for x in 2 * rng.integers(1, 200, 2) + 1) for _ in range(4)]
+    return [*LENGTHS, *some, *(pair[::-1] for pair in some)]
 
 
 def cases(mask, d, dtype, kernels):
-    """Return calls with this kind of mask, for one compiled kernel or few in each direction."""
+    """Return calls with this kind of mask; they need one compiled kernel, or a few, per direction."""
     rng, calls = np.random.default_rng([d, DTYPES.index(dtype)]), []
     pairs = lengths(rng)
     for number, (Nq, Nk) in enumerate(pairs):
@@ -56,7 +56,7 @@ def cases(mask, d, dtype, kernels):
         if mask == "packed":
             Nq, Nk = ([pairs[(number + t) % len(pairs)][n] for t in range(3)] for n in (0, 1))
             options |= {"form": "packed", "B": 3}
-        if "hopper" in kernels and mask in ("documents, causal", "packed"):  # not with keys that no query sees
+        if "hopper" in kernels and mask in ("documents, causal", "packed"):  # a query for every key
             Nq, Nk = (Nq, Nq) if mask == "packed" else (max(Nq, Nk), min(Nq, Nk))
         n, W = (int(x) for x in 2 * rng.integers(1, 60, 2) + 1)
         options |= {"Nq": Nq, "Nk": Nk, "mask": MASKS[mask](rng, n, W, Nk)}
@@ -65,18 +65,18 @@ def cases(mask, d, dtype, kernels):
 
 
 def wrong(calls):
-    """Return what is wrong with calls, a line each."""
-    found = []
+    """Return a line for each call with a wrong result."""
+    lines = []
     for case in calls:
         try:
             hold(case)
         except AssertionError as error:
-            found.append(f"{case.name}: {error}")
-    return "\n".join(found)
+            lines.append(f"{case.name}: {error}")
+    return "\n".join(lines)
 
 
 def assert_same_bits(case, but=()):
-    """Assert that a call gives the same bits whenever it runs, apart from some results."""
+    """Assert that a call gives the same bits in every run, except for the results in ``but``."""
     first = results_of(case)[0]
     for _ in range(RUNS):
         again = results_of(case)[0]
@@ -85,7 +85,7 @@ def assert_same_bits(case, but=()):
 
 @pytest.fixture(autouse=True)
 def memory_full_of_nan():
-    """Fill memory that torch hands out afterwards with NaN, also around tensors."""
+    """Fill the memory that torch will hand out with NaN, also around tensors."""
     if DEVICE.type == "cuda":
         torch.full([2**26], float("nan"), device=DEVICE)
 
@@ -95,7 +95,7 @@ def test_portable_and_chosen_kernels_are_as_exact_as_plain_attention(mask, d, dt
     calls = cases(mask, d, dtype, ["portable", None])
     assert not wrong(calls)
     assert_same_bits(calls[0])
-    assert_same_bits(calls[1], but="Q")  # the Hopper kernels may have been chosen
+    assert_same_bits(calls[1], but="Q")  # this may be a Hopper kernel
 
 
 @pytest.mark.skipif(not HOPPER, reason="the Hopper kernels need a GPU of compute capability 9.0")
@@ -111,7 +111,7 @@ TOGETHER = [("QKV", True), ("QKV", False), ("K", False), ("V", False), ("", True
 
 @pytest.mark.parametrize("number, learned, learn", [(n, *what) for n, what in enumerate(TOGETHER)])
 def test_all_options_together_are_as_exact_as_plain_attention(number, learned, learn):
-    """Dropout, sinks, and score functions that are learned, or not, each drawn, with lengths that are drawn."""
+    """Dropout, sinks, and random score functions, with gradients or without, at several lengths."""
     options = ALONE | {"steps": 1 + number % 2, "sinks": True, "dropout": True, "hide": False}
     options |= {"d": (64, 128)[number % 2], "dv": 64, "kernel": "portable", "dtype": DTYPES[number % 3]}
     options |= {"learned": learned, "learn": learn}
@@ -131,7 +131,7 @@ def test_products_in_tf32_are_as_exact_as_those_of_float16():
     options = ALONE | {"d": 64, "dv": 64, "dtype": torch.float32, "hide": False, "learned": "QKV", "kernel": "portable"}
     calls = [draw(n, mask=window(2 * n + 3), Nq=2 * n + 91, Nk=211 - 2 * n, **options) for n in range(0, 60, 11)]
     for case in calls:
-        case.plain = case.of_lse = torch.float16  # which has as many bits
+        case.plain = case.of_lse = torch.float16  # it has as many bits
     torch.set_float32_matmul_precision("high")
     try:
         assert not wrong(calls)

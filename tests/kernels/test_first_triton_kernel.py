@@ -1,4 +1,4 @@
-"""The first kernels equal torch's, whatever the length, and read and write each element as often as they say."""
+"""The first kernels equal torch's at any length, and read and write each element as often as their docstrings say."""
 
 import pytest
 import torch

@@ -1,8 +1,8 @@
-"""Attention on numbers of 8 bits: as good as exact arithmetic makes it of the same codes, with what a tensor core adds.
+"""Attention in 8 bits: nearly as good as exact arithmetic on the same codes.
 
-The rule of this file: the error of the kernel, from attention of the numbers before they were rounded, is at most 1.1
-times that of ``reference.eight_bits.attention`` of the same codes in float64, which rounds the weights, too, and adds
-up exactly. The interpreter multiplies as a Hopper tensor core does, with 14 bits of a sum.
+The rule of this file: relative to attention on the numbers before rounding, the error of the kernel is at most 1.1
+times that of ``reference.eight_bits.attention`` on the same codes, which rounds the weights, too, but adds up in
+float64. The interpreter multiplies as a Hopper tensor core does, with 14 bits of a sum.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ qkv = partial(inputs.qkv, 2)
 
 
 def attend(eight, **options):
-    """Run the kernel on three ``Quantised``, as a Hopper tensor core would, with O in float32."""
+    """Run the kernel on three ``Quantised``, with products as of a Hopper tensor core and O in float32."""
     codes, scales = zip(*eight, strict=True)
     options = {"dtype": torch.float32, "return_lse": True} | options
     if not INTERPRETED:
@@ -44,17 +44,17 @@ def attend(eight, **options):
 
 
 def holds(O, ours, exact):
-    """Tell whether O is as good as exact arithmetic on the same codes makes it, and 10 %: NaN is not."""
+    """Return whether the error of O is at most 1.1 times that of ``ours``, by exact arithmetic. NaN: False."""
     return error(O, exact) <= 1.1 * error(ours, exact)
 
 
 def seen_by(mask, Nq, Nk):
-    """Return which query sees which key, [Nq, Nk], of a mask of the reference's."""
+    """Return which query sees which key, [Nq, Nk], under a mask of the reference."""
     seen = reference_masks.as_mask(mask).visible(*np.ogrid[:Nq, :Nk], (Nq, Nk))
     return torch.tensor(np.broadcast_to(seen, (Nq, Nk)).copy(), device=DEVICE)
 
 
-CASES = {  # query heads, key heads, Nq, Nk, d, dv; a mask of the reference's and of ours
+CASES = {  # query heads, key heads, Nq, Nk, d, dv; the mask of the reference, and that of the kernels
     "full": ((4, 2, 70, 133, 64, 64), None, None),
     "causal": ((2, 1, 200, 200, 128, 128), reference_masks.causal(), masks.causal()),
     "window": ((1, 1, 65, 150, 256, 256), reference_masks.window(40), masks.window(40)),
@@ -93,7 +93,7 @@ def test_zeros_means_permutations_and_nan_are_not_good_enough():
 
 
 def test_masks_in_lists():
-    """Documents, for grouped heads; the same with a mask that is written out."""
+    """Documents, for grouped heads, and the same mask as a boolean tensor."""
     q, k, v = qkv(2, 1, 150, 150, 64)
     ids = torch.arange(150, device=DEVICE) // 60
     eight = in_eight_bits(q, k, v)
@@ -110,7 +110,7 @@ def test_masks_in_lists():
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("rows, N", [(16, 4096), (2, 2**17)])
 def test_sums_of_many_positive_values(rows, N):
-    """What the tensor core would lose without two levels; in any order of the keys."""
+    """Two levels keep what the tensor core would lose with one, in any order of the keys."""
     q, k, v = 3 * randn(1, 1, rows, 64), randn(1, 1, N, 64, seed=1), randn(1, 1, N, 16, seed=2).abs()
     exact, _ = written_out.attention(q.double(), k.double(), v.double(), seen_by(None, rows, N))
     for order in (torch.arange(N), torch.randperm(N, generator=torch.Generator().manual_seed(0))):
@@ -129,7 +129,7 @@ def test_sums_of_many_positive_values(rows, N):
 
 
 def test_small_weights_do_not_vanish():
-    """One key has a score 8 above the rest: without the factor 2^8, most weights of the others have the code 0."""
+    """The score of one key is higher by 8: without the factor 2^8, most weights of the others would have the code 0."""
     q, k, v = torch.ones(1, 1, 16, 64, device=DEVICE), randn(1, 1, 512, 64, seed=1), randn(1, 1, 512, 64, seed=2).abs()
     k[:, :, 0], v[:, :, 0] = k[:, :, 0] + 8 / 8, 0
     eight = in_eight_bits(q, k, v)
@@ -137,7 +137,7 @@ def test_small_weights_do_not_vanish():
     assert holds(attend(eight)[0], in_exact_arithmetic(eight)[0], exact)
 
 
-def test_what_no_query_sees_is_not_looked_at():
+def test_what_no_query_sees_has_no_effect():
     """NaN in keys and values that the mask hides, in their scales, and between the rows of the transposed values."""
     q, k, v = qkv(2, 2, 40, 300, 64)
     eight = in_eight_bits(q, k, v)
@@ -186,7 +186,7 @@ def test_scales_of_a_tensor_of_heads_and_of_blocks():
         torch.testing.assert_close(lse.double(), ours_lse, rtol=5e-4, atol=2e-3)  # large scores have 14 bits, too
 
 
-def test_keys_of_zeros_and_of_next_to_nothing():
+def test_keys_of_zeros_and_of_tiny_numbers():
     """Scores that are 0, or whose scales multiply to less than float32 can hold: all keys count alike."""
     q, k, v = qkv(1, 1, 40, 70, 64)
     for factor in (0.0, 1e-38):
@@ -200,7 +200,7 @@ def test_keys_of_zeros_and_of_next_to_nothing():
 
 
 @pytest.mark.exhaustive
-def test_compiled_code_may_call_both():
+def test_compiled_code_may_quantise_and_attend():
     def everything(q, k, v):
         return 2 * attend(in_eight_bits(q, k, v))[0]
 

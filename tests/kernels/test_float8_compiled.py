@@ -1,4 +1,4 @@
-"""The kernels of float8 compiled for GPUs that are not here: products of float8, sums in float32, and no spills."""
+"""The kernels of float8 compiled for GPUs that are not here: products of float8, sums in float32, and few spills."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.kernels.compiled import compiled, release
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("capability, product", [("9.0", "QGMMA"), ("8.9", "QMMA")])
-def test_float8_is_multiplied_as_float8_and_nothing_spills(capability, product):
+def test_float8_is_multiplied_as_float8_and_few_registers_spill(capability, product):
     kernels = compiled("compile_float8", capability)
     attention = [k for k in kernels if k["kernel"] == "attention_forward"]
     assert len(attention) == 18 and {k["kernel"] for k in kernels} == {"attention_forward", "quantise_blocks"}
@@ -20,17 +20,17 @@ def test_float8_is_multiplied_as_float8_and_nothing_spills(capability, product):
         assert 128 % k["Br"] == 0 and 128 % k["Bc"] == 0, f"tiles of several blocks: {k}"
     few = 8 if capability == "8.9" and release("triton") < (3, 7) else 0  # bytes
     for k in kernels if capability == "9.0" else attention:  # on 8.9, a rotation of 256 columns spills 16 bytes
-        # At d = 256, tiles of 128 x 128 spill and are the fastest all the same: h200_float8.json.
+        # At d = 256, tiles of 128 x 128 spill, but are the fastest: h200_float8.json.
         assert k["stack"] <= (160 if (k.get("Br"), k.get("Bc")) == (128, 128) else few), f"registers spill: {k}"
 
 
 @pytest.mark.exhaustive
 def test_two_levels_take_additions_for_multiplications():
-    """Hopper: O is multiplied by alpha before a sum in the tensor core, and while the sum is added after one."""
+    """On Hopper, alpha multiplies O before a sum in the tensor core (one level), or as the sum is added to O (two)."""
     by_case = {k["case"]: k for k in compiled("compile_float8", "9.0", "2")}
     one, two = by_case["d = 64, one level"], by_case["d = 64, full"]
     assert (one["flush"], two["flush"]) == (None, two["Bc"])
-    loops = 2  # whole tiles, and one that reaches past the last key
+    loops = 2  # over whole tiles, and over the tile that reaches past the last key
     elements = loops * two["Br"] * 64 // (two["warps"] * 32)  # of O per thread
     assert two["products"]["FFMA"] - one["products"]["FFMA"] == elements
     assert one["products"]["FMUL"] - two["products"]["FMUL"] == elements
@@ -51,7 +51,7 @@ def test_on_hopper_everything_fits_and_no_product_waits_for_the_one_before(on_ho
         consumers = k["Br"] // 64
         assert k["shared"] <= 232448 and k["registers"] <= {2: 168, 3: 128}[consumers], k
         assert not k["warnings"] and len(k["loops"]) >= consumers, k
-        # Outside of the loops, registers spill once per tile of queries; at d = 256 two levels fill them.
+        # Registers spill outside the loops, once per tile of queries; at d = 256 with two levels also in the loops.
         assert k["stack"] <= (400 if k["width"] == 256 else 80), k
 
 

@@ -1,4 +1,4 @@
-"""Parts of tensors that are too long for a grid; first derivatives only, and of what the forward pass saw."""
+"""Tensors too long for a grid are taken in parts; gradients are of first order, and of the forward pass's inputs."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ OPTIONS = {
 @pytest.mark.parametrize("which", [0, 1, 2], ids="qkv")
 @pytest.mark.parametrize("name", OPTIONS)
 def test_second_derivatives_are_refused(name, which):
-    """Also where the gradient of O needs no gradient itself."""
+    """Also if the gradient of O does not require a gradient."""
     tensors = [x.requires_grad_(n == which) for n, x in enumerate(qkv(1, 1, 1, 5, 5, 16))]
     x = tensors[which]
     (g,) = torch.autograd.grad(flash_attention(*tensors, **OPTIONS[name]).sum(), x, create_graph=True)
@@ -98,10 +98,10 @@ def test_the_operators_derivatives_cannot_be_differentiated():
 
 @pytest.mark.filterwarnings(
     "ignore:Using backward\\(\\) with create_graph=True"
-)  # the cycle ends with ``x.grad = None``
+)  # ``x.grad = None`` ends the reference cycle
 @pytest.mark.parametrize("name", OPTIONS)
-def test_first_derivatives_are_the_same_with_a_graph_of_them(name):
-    """create_graph without a second derivative, retain_graph, hooks, checkpoints, a weight on the gradient."""
+def test_first_derivatives_are_the_same_with_create_graph(name):
+    """Also with retain_graph, hooks and checkpoints, and with a weight on the gradient."""
     tensors, options = [x.requires_grad_() for x in qkv(1, 1, 1, 5, 5, 16)], OPTIONS[name]
 
     def loss(q, k, v):
@@ -121,10 +121,10 @@ def test_first_derivatives_are_the_same_with_a_graph_of_them(name):
         for x, y, z in zip(tensors, expected, again, strict=True):
             assert torch.equal(x.grad, y) and torch.equal(y, z)
             x.grad = None
-    seen = []
-    tensors[0].register_hook(seen.append)
+    gradients = []
+    tensors[0].register_hook(gradients.append)
     loss(*tensors).backward(create_graph=True)
-    assert torch.equal(seen[0], expected[0])
+    assert torch.equal(gradients[0], expected[0])
     for x in tensors:
         x.grad = None
 
@@ -159,7 +159,7 @@ MASKS = {  # a mask, and a change in place of its tensor
     "documents": (masks.documents, torch.zeros(5).long(), torch.arange(5)),
     "causal documents": (lambda ids: masks.documents(ids) & masks.causal(), torch.zeros(5).long(), torch.arange(5)),
     "dense": (masks.dense, torch.ones(5, 5).bool(), torch.eye(5).bool()),
-    "blocks": (lambda kept: masks.blocks(kept, 5, 3), torch.tensor([[True, False]]), torch.tensor([[False, True]])),
+    "blocks": (lambda seen: masks.blocks(seen, 5, 3), torch.tensor([[True, False]]), torch.tensor([[False, True]])),
 }
 
 
@@ -183,7 +183,7 @@ def test_a_mask_that_changes_before_the_backward_pass_raises(name, packed):
 
 
 def test_offsets_may_change_before_the_backward_pass():
-    """The kernels read a copy of them."""
+    """The kernels read a copy of the offsets."""
     q, k, v = (x[0].transpose(0, 1).requires_grad_() for x in qkv(1, 1, 1, 5, 5, 16))
     offsets = torch.tensor([0, 2, 5], dtype=torch.int32, device=DEVICE)
     O = flash_attention_packed(q, k, v, offsets_q=offsets, mask=masks.prefix(1))

@@ -1,4 +1,4 @@
-"""The interpreter of Gluon: the Hopper kernels are right in it, in every order, and wrong ones are rejected by name."""
+"""The interpreter of Gluon: the Hopper kernels are right in it, in every order, and it rejects wrong kernels."""
 
 import functools
 import inspect
@@ -38,7 +38,7 @@ from tests.kernels.inputs import in_bfloat16, randn
 from tests.tools.bounds import assert_as_exact_as_plain
 from tests.tools.long import long, long_except
 
-loops = pytest.mark.usefixtures("interpreter_that_loops")  # where Triton's own interpreter runs kernels beside ours
+loops = pytest.mark.usefixtures("interpreter_that_loops")  # for tests that also run kernels in Triton's own interpreter
 pytestmark = pytest.mark.skipif(not kernels.INTERPRETED, reason="here the kernels run compiled")
 
 
@@ -60,7 +60,7 @@ def test_numbers_are_rounded_as_torch_does(dtype, of_torch):
     assert torch.equal(ours.nan_to_num(77), x.to(of_torch).float().nan_to_num(77))
 
 
-def test_what_meets_has_the_type_that_triton_gives_it():
+def test_operands_of_two_types_give_the_type_of_triton():
     half, brain, single = (Value(np.ones(2), gl.float32).to(t) for t in (gl.float16, gl.bfloat16, gl.float32))
     assert (half + brain).dtype == (half + single).dtype == (value(3) / 2).dtype == gl.float32
     assert (brain * 2.5).dtype == gl.bfloat16 and (value(3) * 0.5).dtype == gl.float32
@@ -68,14 +68,14 @@ def test_what_meets_has_the_type_that_triton_gives_it():
 
 
 def test_wide_tiles_have_panels_of_128_bytes():
-    """So half of the columns of a tile of 128 is a tile of 64, if one reads the same bytes as two."""
+    """So the bytes of a tile of 128 columns are also those of two tiles of 64."""
     where = places((1, 8, 128), 2, layout((8, 128), torch.bfloat16))
     halves = places((2, 8, 64), 2, layout((8, 64), torch.bfloat16))
     assert (where[0, :, :64] == halves[0]).all() and (where[0, :, 64:] == halves[1]).all()
 
 
-def test_a_copy_of_odd_rows_is_watched_in_all_of_its_cells(monkeypatch):
-    """Three rows of five numbers of 16 bits, which lie eight apart: cells of 4 bytes 0 to 2, 4 to 6 and 8 to 10."""
+def test_a_copy_of_odd_rows_is_watched_in_all_its_cells(monkeypatch):
+    """Three rows, eight numbers apart, of five numbers of 16 bits: the cells of 4 bytes 0 to 2, 4 to 6 and 8 to 10."""
     memory, watched = Memory(torch.zeros(3, 8, dtype=torch.bfloat16), "X", {}), set()
     monkeypatch.setattr(memory, "access", lambda offsets, *_: watched.update(memory.cells(offsets).tolist()))
     Descriptor(memory, (3, 5), (8, 1), (4, 8), None).tile((0, 0)).access(READ, "reads")
@@ -123,7 +123,7 @@ def test_what_cannot_be_interpreted_gets_a_sentence():
 
 
 def integers(N):
-    """X [N, 64] of small whole numbers: their sums of products are exact."""
+    """Return X [N, 64] of small whole numbers, whose sums of products are exact."""
     return torch.randint(-4, 5, (N, toy.WIDTH), generator=torch.Generator().manual_seed(N)).bfloat16()
 
 
@@ -145,13 +145,13 @@ def test_one_block_is_exact():
     assert torch.equal(product, x.float().T @ x.float())
 
 
-# the forward kernel, and the rungs
+# the forward kernel
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("name", long_except(["64", "192"], cases.CONFIGURATIONS))
 def test_forward_equals_dense(name, causal):
-    """300 queries on 333 keys: 6 heads on 2, so that a program computes several tiles."""
+    """300 queries and 333 keys, with 6 heads in all, so that a program computes several tiles."""
     width = cases.CONFIGURATIONS[name][0]
     cases.assert_equals_dense(cases.forward_run(name), *in_bfloat16(2, 3, 1, 300, 333, width), causal)
 
@@ -186,25 +186,25 @@ def test_every_order_gives_the_same_bits():
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["64", "64 three consumers", "128", "192", "256"])
 def test_forward_is_right_for_all_kinds_of_cases(name):
-    """One case in nine of ``test_hopper``, those of at most 300 queries."""
+    """Of the ``small`` cases of ``test_hopper``, every ninth, or every 40th of windows."""
     run, width = cases.forward_run(name), cases.CONFIGURATIONS[name][0]
     of_kinds = [case for kind in cases.KINDS for case in kind(width)]
     for n, (_, (q, k, v)) in enumerate(small(of_kinds)[::9]):
         cases.assert_equals_dense(run, q, k, v, n % 2 == 1)
     for kind in cases.MASKED:
-        cases.hold_masked(run, small(kind(width))[:: 40 if kind is cases.windows else 9])
+        cases.check_masked(run, small(kind(width))[:: 40 if kind is cases.windows else 9])
 
 
-def small(of):
-    """Return the cases of at most 300 queries and 500 keys."""
-    return [case for case in of if case[1][0].shape[2] <= 300 and case[1][1].shape[2] <= 500]
+def small(some):
+    """Return the cases with at most 300 queries and 500 keys."""
+    return [case for case in some if case[1][0].shape[2] <= 300 and case[1][1].shape[2] <= 500]
 
 
 # the backward kernel
 
 
 def backward_is_right(seed=0):
-    """Head dimensions of 64 to 128, sums of dQ that are narrowed by turns and not, turns of one step, several calls."""
+    """Heads of 64 to 128 columns, sums of dQ narrowed by turns or at the end, turns of one step, several calls."""
     with seeded(seed):
         gradients(1, 64, (2, 4, 2, 256, 256), math.inf, 0)  # the second warpgroup begins late
         gradients(1, 64, (2, 3, 3, 300, 300), math.inf, math.inf)
@@ -284,13 +284,13 @@ def test_gradients_are_right_with_scores_documents_and_sinks(d):
     of_backward.assert_gradients("documents", (1, 4, 2, 200, 200, d), masks.documents(ids), seen, sinks=sinks)
 
 
-# the others
+# other kernels
 
 
 @loops
 @pytest.mark.parametrize("width, consumers", [long(64, 3), (128, 3), (256, 2)])
 def test_float8_is_as_good_as_exact_arithmetic(width, consumers):
-    """The bound is that of ``test_hopper``; lse needs none of its own, since sums are those of float32."""
+    """The bound for O is that of ``test_hopper``. lse is nearly exact, since scores are added up in float32."""
     q, k, v = in_bfloat16(1, 4, 2, 200, 333, width)
     eight = in_eight_bits(q, k, v)
     (q8, k8, v8), scales = zip(*eight, strict=True)
@@ -307,7 +307,7 @@ def test_float8_is_as_good_as_exact_arithmetic(width, consumers):
 
 
 def latent_parts(lengths, page=None):
-    """Run the kernel for latents on texts of these lengths, in two parts; compare with the portable one."""
+    """Run the kernel for latents on texts of these lengths, in two parts, and compare with the portable kernel."""
     q, K, _, lengths = of_decoding.inputs(lengths, H=16, Hk=1, d=576, dv=1, N=192, dtype=torch.bfloat16)
     cache = Cache(K, K[..., :512], lengths=lengths)
     if page:
@@ -330,7 +330,7 @@ def test_latents_equal_those_of_the_portable_kernel():
 
 @loops
 def test_the_one_race_of_latents_does_no_harm():
-    """Of a last block that is not full, a warpgroup clears values that are keys of the other: ``latent.clear``."""
+    """In a last block that is not full, a warpgroup clears values, which the other one reads as keys: ``clear``."""
     with noted() as races:
         latent_parts([130, 1], page=64)
     lines, first = inspect.getsourcelines(latent.clear.fn)
@@ -343,17 +343,17 @@ def test_the_one_race_of_latents_does_no_harm():
 
 def wrong_kernels(mistakes):
     """Return test parameters: the first mistake in each module is quick, the others are exhaustive."""
-    seen, parameters = set(), []
+    modules, parameters = set(), []
     for mistake in mistakes:
         module, function, old, _ = mistake
-        marks = [pytest.mark.exhaustive] if module in seen else []
+        marks = [pytest.mark.exhaustive] if module in modules else []
         parameters.append(pytest.param(mistake, marks=marks, id=f"{function}: {old.strip():.50}"))
-        seen.add(module)
+        modules.add(module)
     return parameters
 
 
 @pytest.mark.parametrize("mistake", wrong_kernels(wrong_gluon.FORWARD))
-def test_a_wrong_forward_kernel_is_rejected_by_name(mistake):
+def test_a_wrong_forward_kernel_is_rejected(mistake):
     right = gram_is_exact if mistake[0] is toy else forward_is_right
     with wrong_gluon.wrong(*mistake), pytest.raises((Race, Deadlock, IndexError, AssertionError)):
         right()
@@ -361,14 +361,14 @@ def test_a_wrong_forward_kernel_is_rejected_by_name(mistake):
 
 @loops
 @pytest.mark.parametrize("mistake", wrong_kernels(wrong_gluon.BACKWARD))
-def test_a_wrong_backward_kernel_is_rejected_by_name(mistake):
+def test_a_wrong_backward_kernel_is_rejected(mistake):
     with wrong_gluon.wrong(*mistake), pytest.raises((Race, Deadlock, IndexError, AssertionError)):
         backward_is_right()
 
 
 @loops
 @pytest.mark.parametrize("mistake", wrong_kernels(wrong_gluon.TWO_PASSES))
-def test_two_wrong_passes_are_rejected_by_name(mistake):
+def test_two_wrong_passes_are_rejected(mistake):
     with wrong_gluon.wrong(*mistake), pytest.raises((Race, Deadlock, IndexError, AssertionError)):
         two_passes_are_right()
 
@@ -387,7 +387,7 @@ def complaint(mistake):
     return str(raised.value)
 
 
-def test_a_sentence_names_roles_buffers_and_lines():
+def test_a_message_names_roles_buffers_and_lines():
     message = complaint((toy, "consume", "wait_full(full, g)", "pass"))
     assert "consume has the tensor cores read ring[0]" in message and "no barrier keeps the two apart" in message
     assert "produce has the copy engine write it (toy.py:" in message
@@ -399,7 +399,7 @@ def test_a_sentence_names_roles_buffers_and_lines():
     assert "full[0] gets 8,192 bytes more than it expects" in message
 
 
-def test_the_same_seed_gives_the_same_sentence():
+def test_the_same_seed_gives_the_same_message():
     mistake = (forward, "complete", "    release(shared.empty, g)\n", "")
     messages = set()
     for _ in range(2):

@@ -21,7 +21,7 @@ FULL = masks.full()
 
 @pytest.fixture
 def divide(choose_anew, monkeypatch):
-    """Return a function that has every backward pass divide its groups into so many parts."""
+    """Return a function that makes every backward pass divide its groups into this many parts."""
 
     def divide(parts):
         def divided(launches, card, problem):
@@ -81,10 +81,10 @@ def test_parts_of_a_group_add_up_to_its_gradients(name, parts, divide):
     tensors = qkv(B, H, Hk, N, N, d, dtype=torch.float16)
     if name == "dropout":
         rest = *rest, written_out.factors(B, H, N, N, options["dropout"], options["seed"])
-    found = gradients(ours(name, options), tensors)
+    results = gradients(ours(name, options), tensors)
     plain = gradients(lambda *x: written_out.attention(*x, *rest), tensors)
     exact = gradients(lambda *x: written_out.attention(*x, *rest), [x.double() for x in tensors])
-    for three in zip(found, plain, exact, strict=True):
+    for three in zip(results, plain, exact, strict=True):
         assert_as_exact_as_plain(*three)
 
 
@@ -112,10 +112,10 @@ def test_parts_in_other_dtypes_and_where_dK_and_dV_have_a_kernel_each(dtype, div
 
 
 def test_every_head_alone_has_the_gradient_of_repeated_keys_bit_for_bit(divide, kernel):
-    """As many parts as heads: dK and dV are the sums of those that keys repeated for every head have."""
+    """With a part for each head, dK and dV are sums over the heads of the gradients of repeated keys and values."""
     q, k, v = qkv(B, H, Hk, N, N, d, dtype=torch.float16)
     divide(H // Hk)
-    times = 5 if DEVICE.type == "cuda" else 2  # there, the third launch repeats the second
+    times = 5 if DEVICE.type == "cuda" else 2  # on a GPU, a third launch repeats the second
     ours, *again = (gradients(lambda *x: flash_attention(*x, return_lse=True), (q, k, v)) for _ in range(times))
     divide(1)
     repeated = [x.repeat_interleave(H // Hk, 1) for x in (k, v)]
@@ -134,12 +134,12 @@ PORTABLE, ON_HOPPER = Configuration(64, 64, 4, 2), Configuration(64, 128, 12, 3)
 
 
 def tiled(programs, mask=FULL, group=8):
-    """A problem with so many programs of 128 keys and whole groups."""
+    """Return a problem with this many programs of 128 keys and undivided groups."""
     return SMALL._replace(B=1, H=group, Hk=1, Nk=128 * programs, mask=mask)
 
 
 @pytest.mark.parametrize(
-    "programs, full, causal",  # parts in which groups of 8 fall
+    "programs, full, causal",  # the parts of each group of 8, by mask
     [
         (8, 8, 8),
         (24, 4, 8),  # 96 programs in one round; 192 would be two, each half as long
@@ -151,7 +151,7 @@ def tiled(programs, mask=FULL, group=8):
         (1300, 1, 1),
     ],
 )
-def test_groups_are_divided_as_far_as_the_last_program_ends_earlier(programs, full, causal):
+def test_groups_are_divided_if_the_last_program_ends_earlier_then(programs, full, causal):
     assert parts_of_groups(tiled(programs), ON_HOPPER, 132) == full
     assert parts_of_groups(tiled(programs, masks.causal()), ON_HOPPER, 132) == causal
     assert parts_of_groups(tiled(programs, "rule"), ON_HOPPER, 132) == causal

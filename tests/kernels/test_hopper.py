@@ -1,7 +1,7 @@
-"""On a Hopper GPU every configuration and every rung equals dense attention, and always gives the same bits.
+"""On a Hopper GPU every forward configuration equals dense attention, and always gives the same bits.
 
-A kernel with a wrong barrier gives no wrong numbers, it waits forever. So the tests run in another process, which is
-ended if one of them takes too long.
+A kernel with a wrong barrier gives no wrong numbers: it waits forever. So the tests run in another process, which ends
+if a test takes too long.
 """
 
 import functools
@@ -36,7 +36,7 @@ CONFIGURATIONS = {  # name: (width, Configuration)
 
 
 def dense(q, k, v, causal, scale):
-    """O and lse, the mask aligned at the lower right; 0 and -inf where a row sees no key."""
+    """Return O and lse, with the mask aligned at the lower right; 0 and -inf where a row sees no key."""
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     S = scale * (q @ k.mT)  # [B, H, Nq, Nk]
     if causal:
@@ -47,7 +47,7 @@ def dense(q, k, v, causal, scale):
 
 
 def poisoned(q, dv):
-    """Return NaN where O and lse will be, and past their ends, where nothing may be written: the buffers, O, lse."""
+    """Return two buffers of NaN, and O and lse in them. The kernel may not write past the ends of O and lse."""
     B, H, Nq, _ = q.shape
     o = torch.full((B, H, Nq + 7, dv), math.nan, dtype=q.dtype, device=DEVICE)
     lse = torch.full((B * H * Nq + 64,), math.nan, device=DEVICE)
@@ -55,7 +55,7 @@ def poisoned(q, dv):
 
 
 def assert_equals_dense(run, q, k, v, causal, scale=None):
-    """run(o, lse, q, k, v, problem) as ``forward.run``."""
+    """Compare ``dense`` with run(o, lse, q, k, v, problem), a function such as ``forward.run``."""
     scale = q.shape[3] ** -0.5 if scale is None else scale
     o_buffer, lse_buffer, o, lse = poisoned(q, v.shape[3])
     run(o, lse, *(tiles.ready(x) for x in (q, k, v)), Problem.of(q, k, v, masks.either(causal, None), scale))
@@ -66,7 +66,7 @@ def assert_equals_dense(run, q, k, v, causal, scale=None):
     assert o_buffer[:, :, q.shape[2] :].isnan().all() and lse_buffer[-64:].isnan().all()
 
 
-# what is compared with dense attention: name, then q, k, v
+# cases that are compared with dense attention: name, then q, k, v
 
 LENGTHS = [
     (70, 133), (133, 70), (20, 133), (65, 64), (64, 65), (128, 192), (192, 128), (256, 129), (1000, 777), (300, 1000),
@@ -86,7 +86,7 @@ def lengths(width):
 
 
 def many_tiles(width):
-    """More than multiprocessors: a program computes several."""
+    """More tiles than multiprocessors: a program computes several."""
     yield "whole tiles", in_bfloat16(3, 16, 16, 1536, 1536, width)
     yield "ragged tiles", in_bfloat16(2, 20, 4, 1000, 1100, width)
     yield "rows that see no key", in_bfloat16(2, 20, 20, 1000, 600, width)
@@ -124,8 +124,8 @@ def scores(width):
 KINDS = (lengths, many_tiles, dimensions, groups, layouts, scores)
 
 
-def hold(run, kinds, width):
-    """Every case of these kinds, causal and not."""
+def check_kinds(run, kinds, width):
+    """Check every case of these kinds, causal and not."""
     for kind in kinds:
         for name, tensors in kind(width):
             for causal in (False, True):
@@ -141,7 +141,7 @@ def forward_run(name):
 
 def forward_equals_dense(name):
     run, width = forward_run(name), CONFIGURATIONS[name][0]
-    hold(run, KINDS, width)
+    check_kinds(run, KINDS, width)
     for scale in (0.01, 0.7, 1.0):
         assert_equals_dense(run, *in_bfloat16(1, 2, 1, 200, 300, width), True, scale)
 
@@ -167,7 +167,10 @@ def in_window(mask, Nq, Nk):
 
 
 def assert_equals_written_out(run, q, k, v, mask, seen, score=None, formula=None, sinks=None):
-    """seen and formula: mask and score function again, for ``written_out.attention``. Unseen by windows: NaN."""
+    """Compare with ``written_out.attention`` for seen and formula: the mask and the score function, written out.
+
+    Keys that no query sees in a window are NaN.
+    """
     problem = Problem.of(q, k, v, mask, q.shape[3] ** -0.5, score=scoring.chain(score), sinks=sinks)
     unseen = ~seen.broadcast_to(*q.shape[:3], k.shape[2]).flatten(0, 2).any(0)  # [Nk]
     nothing = math.nan if isinstance(mask, masks.Window) else 0
@@ -184,7 +187,7 @@ def assert_equals_written_out(run, q, k, v, mask, seen, score=None, formula=None
     assert o_buffer[:, :, q.shape[2] :].isnan().all() and lse_buffer[-64:].isnan().all()
 
 
-def hold_masked(run, cases):
+def check_masked(run, cases):
     for name, tensors, *rest in cases:
         try:
             assert_equals_written_out(run, *tensors, *rest)
@@ -250,7 +253,7 @@ def sinks(width):
 
 
 def rules(width):
-    """Masks by which each query sees one interval of keys."""
+    """Masks under which each query sees one interval of keys."""
     for Nq, Nk in [(300, 300), (128, 128), (1000, 1000), (129, 500), (500, 129), (1, 133)]:
         own, j = written_out.own(Nq, Nk)
         ids = torch.randint(0, 4, (2, Nk), generator=torch.Generator().manual_seed(Nq)).sort(-1)[0].to(DEVICE)
@@ -288,7 +291,7 @@ MASKED = (windows, score_functions, sinks, rules)
 
 
 def masked_equals_written_out(name, kind):
-    hold_masked(forward_run(name), kind(CONFIGURATIONS[name][0]))
+    check_masked(forward_run(name), kind(CONFIGURATIONS[name][0]))
 
 
 def narrower_values():
@@ -311,7 +314,7 @@ def test_masks_and_scores_equal_attention_written_out(in_time, name, kind):
     in_time(masked_equals_written_out, name, kind)
 
 
-def masked_in_the_same_bits(name):
+def masked_tiles_give_the_same_bits(name):
     run, width = forward_run(name), CONFIGURATIONS[name][0]
     q, k, v = in_bfloat16(3, 16, 4, 1536, 1536, width)
     documents = masks.documents(torch.arange(1536, device=DEVICE) // 250)
@@ -328,7 +331,7 @@ def masked_in_the_same_bits(name):
 @hopper_only
 @pytest.mark.parametrize("name", ["128", "64", "64 three consumers", "192", "256"])
 def test_masked_tiles_give_the_same_bits(in_time, name):
-    in_time(masked_in_the_same_bits, name)
+    in_time(masked_tiles_give_the_same_bits, name)
 
 
 def same_bits(run, width):
@@ -344,25 +347,25 @@ def same_bits(run, width):
                     assert torch.equal(o, again) and torch.equal(lse, lse_again), f"{name}, causal {causal}"
 
 
-def forward_in_the_same_bits(name):
+def forward_gives_the_same_bits(name):
     same_bits(forward_run(name), CONFIGURATIONS[name][0])
 
 
 @hopper_only
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_two_hundred_runs_give_the_same_bits(name, in_time):
-    in_time(forward_in_the_same_bits, name)
+    in_time(forward_gives_the_same_bits, name)
 
 
 # float8: the rule is that of test_float8
 
 
 def size_of_scores(eight, causal):
-    """Return the mean size of the scores of each row [B, H, Nq], by their weights; NaN where a row sees no key."""
+    """Return the weighted mean of the absolute scores of each row, [B, H, Nq]; NaN where a row sees no key."""
     q, k, _ = (widened(x) for x in eight)
     own, j = written_out.own(q.shape[2], k.shape[2])
     S = q.shape[3] ** -0.5 * q @ k.repeat_interleave(q.shape[1] // k.shape[1], 1).mT  # [B, H, Nq, Nk]
-    P = S.masked_fill(j > own, -math.inf).softmax(-1) if causal else S.softmax(-1)
+    P = S.masked_fill(j > own, -math.inf).softmax(-1) if causal else S.softmax(-1)  # [B, H, Nq, Nk]
     return (P * S.abs()).sum(-1)
 
 
@@ -372,7 +375,7 @@ def float8_is_as_good_as_exact_arithmetic(width):
             continue
         for name, (q, k, v) in kind(width):
             if name.startswith("scores of") or q.shape[1] > 6 and q.shape[2] > 1000:
-                continue  # scores that 8 bits cannot tell apart; and the reference on the CPU takes its time
+                continue  # scores that 8 bits cannot tell apart; and cases too slow for the reference on the CPU
             eight = in_eight_bits(q, k, v)
             codes, scales = zip(*eight, strict=True)
             for causal in (False, True):
@@ -383,10 +386,10 @@ def float8_is_as_good_as_exact_arithmetic(width):
                 ours, ours_lse = in_exact_arithmetic(eight, reference_masks.causal() if causal else None)
                 exact, _ = dense(q.double(), k.double(), v.double(), causal, q.shape[3] ** -0.5)
                 assert error(O, exact) <= 1.1 * error(ours.to(O.dtype), exact), f"{name}, causal {causal}"
-                seen = ours_lse.isfinite()
-                assert torch.equal(lse.isfinite(), seen) and (O[~seen] == 0).all(), f"{name}, causal {causal}"
-                # A tensor core keeps 14 bits of the sums of a score, too: lse errs as the scores do that it is made of.
-                off = (lse[seen] - ours_lse[seen]).abs() / (1 + size_of_scores(eight, causal)[seen])
+                some = ours_lse.isfinite()
+                assert torch.equal(lse.isfinite(), some) and (O[~some] == 0).all(), f"{name}, causal {causal}"
+                # lse has the errors of its scores: a tensor core keeps 14 bits of their sums, too.
+                off = (lse[some] - ours_lse[some]).abs() / (1 + size_of_scores(eight, causal)[some])
                 assert (off <= 4e-3).all(), f"{name}, causal {causal}: lse"
 
 
@@ -396,7 +399,7 @@ def test_float8_is_as_good_as_exact_arithmetic(width, in_time):
     in_time(float8_is_as_good_as_exact_arithmetic, width)
 
 
-def float8_in_the_same_bits(width):
+def float8_gives_the_same_bits(width):
     q, k, v = in_bfloat16(2, 20, 4, 1000, 1100, width)
     codes, scales = zip(*in_eight_bits(q, k, v), strict=True)
     for causal in (False, True):
@@ -410,4 +413,4 @@ def float8_in_the_same_bits(width):
 @hopper_only
 @pytest.mark.parametrize("width", [64, 128, 256])
 def test_two_hundred_runs_of_float8_give_the_same_bits(width, in_time):
-    in_time(float8_in_the_same_bits, width)
+    in_time(float8_gives_the_same_bits, width)

@@ -1,6 +1,7 @@
-"""On a Hopper GPU the backward kernel equals dense attention, with every mask and score function that it knows.
+"""On a Hopper GPU the backward kernel equals dense attention, with every mask and score function that it takes.
 
-As in ``test_hopper``, a wrong barrier waits forever, so the tests run in another process. What needs no GPU comes last.
+As in ``test_hopper``, a wrong barrier waits forever, so these tests run in another process. Those without a GPU come
+last.
 """
 
 import itertools
@@ -33,23 +34,18 @@ LENGTHS = [(128, 128), (70, 133), (133, 70), (65, 64), (256, 129), (300, 700), (
 WINDOWS = [(2, 0), (63, 0), (300, 0), (130, 70), (0, 20), (math.inf, 5), (90, math.inf), (math.inf, 0)]
 
 
-def places(Nq, Nk):
-    """The key at the position of each query, [Nq, 1], and all keys, [1, Nk]."""
-    return torch.arange(Nk - Nq, Nk, device=DEVICE)[:, None], torch.arange(Nk, device=DEVICE)[None]
-
-
 def in_window(left, right, Nq, Nk):
-    i, j = places(Nq, Nk)
+    i, j = written_out.own(Nq, Nk)
     return (j >= i - left) & (j <= i + right)
 
 
 def in_document(ids, Nq, Nk):
-    i, j = places(Nq, Nk)
+    i, j = written_out.own(Nq, Nk)
     return (ids[i.clamp(0)] == ids[j]) & (i >= 0)
 
 
 def dense(q, k, v, do, dlse, *rest):
-    """The gradients of q, k and v, with all scores in memory; rest: as for ``written_out.attention``."""
+    """Return the gradients of q, k and v, with all scores in memory. rest: as for ``written_out.attention``."""
     x = [t.detach().requires_grad_() for t in (q, k, v)]
     o, lse = written_out.attention(*x, *rest)
     total = (o * do).sum() + (lse.masked_fill(lse == -math.inf, 0) * dlse.to(lse)).sum()
@@ -60,9 +56,10 @@ def assert_gradients(
     name, sizes, mask, seen, score=None, plain_score=None, sinks=None, texts=None, dtype=None, roundings=1, programs=5,
     launches=None,
 ):  # fmt: skip
-    """Compare with float64; what no query sees is NaN, and so are the gradients before the kernel runs.
+    """Compare with float64. Keys and values that no query sees are NaN, and so is the memory for the gradients.
 
-    programs: as on a GPU with so many multiprocessors; few, and each takes several turns. launches: ``launches_of``.
+    programs: the number of multiprocessors of the GPU; if few, each program takes several turns. launches: without
+    them, those of ``launches_of``.
     """
     B, H, Hk, Nq, Nk, d, *dv = sizes
     dv, dtype = dv[0] if dv else d, dtype or torch.bfloat16
@@ -101,7 +98,7 @@ def with_sinks(d):
     for Nq, Nk in LENGTHS:
         for left in (100, math.inf):
             seen = in_window(left, 0, Nq, Nk)
-            # Of one key, dP - delta is small, and delta = rowsum(dO * O) has the rounding of O; plain autograd has not.
+            # With one key, dP - delta is small. delta = rowsum(dO * O) has the rounded O; plain autograd has not.
             roundings = 2 if Nk == 1 else 1
             sizes = 1, 4, 2, Nq, Nk, d
             assert_gradients("sinks", sizes, masks.window(left), seen, sinks=sinks, roundings=roundings)
@@ -111,7 +108,7 @@ def functions(H, Nq, Nk):
     """Yield score functions by name: ours, and the same written out."""
     slopes = 2.0 ** -torch.arange(1, H + 1, device=DEVICE, dtype=torch.float32)
     added = randn(1, H, Nq, Nk, seed=77)
-    i, j = places(Nq, Nk)
+    i, j = written_out.own(Nq, Nk)
 
     def cap(s):
         return 2 * torch.tanh(s / 2)
@@ -122,7 +119,7 @@ def functions(H, Nq, Nk):
     yield "soft cap", scores.softcap(2.0), cap
     yield "ALiBi", scores.alibi(slopes), alibi
     yield "bias", scores.bias(added), lambda s: s + added.to(s)
-    # A factor before each kind of step: those with a slope in Gluon, and those whose slope is Triton's.
+    # A soft cap, whose slope varies, before each kind of step: with a slope in Gluon, and with one in Triton.
     in_turn = scores.softcap(2.0), scores.bias(added), scores.softcap(2.0), scores.alibi(slopes)
     yield "in turn", in_turn, lambda s: alibi(cap(cap(s) + added.to(s)))
 
@@ -140,13 +137,13 @@ def with_scores(d):
 
 def rules(d):
     for N in (128, 500):
-        i, j = places(N, N)
+        i, j = written_out.own(N, N)
         causal = j <= i
         ids, pieces = torch.arange(N, device=DEVICE) // 130, torch.arange(N, device=DEVICE) // 40 % 3
         two = torch.stack([ids, torch.arange(N, device=DEVICE) // 77])
-        kept = torch.rand(4, 16, 16, generator=torch.Generator().manual_seed(5)).to(DEVICE) < 0.3
-        kept = kept[:, : -(-N // 32), : -(-N // 32)]
-        large = kept.repeat_interleave(32, 1).repeat_interleave(32, 2)[:, :N, :N]
+        blocks = torch.rand(4, 16, 16, generator=torch.Generator().manual_seed(5)).to(DEVICE) < 0.3
+        blocks = blocks[:, : -(-N // 32), : -(-N // 32)]
+        large = blocks.repeat_interleave(32, 1).repeat_interleave(32, 2)[:, :N, :N]
         near = in_window(10, 3, N, N)
         for name, mask, seen in (
             ("documents", masks.documents(ids), in_document(ids, N, N)),
@@ -154,7 +151,7 @@ def rules(d):
             ("documents in pieces", masks.documents(pieces) & masks.causal(), in_document(pieces, N, N) & causal),
             ("documents per batch", masks.documents(two), torch.stack([in_document(x, N, N) for x in two])[:, None]),
             ("prefix", masks.prefix(70), (j < 70) | causal),
-            ("tiles per head", masks.blocks(kept, 32, 32) | masks.window(10, 3), large | near),
+            ("tiles per head", masks.blocks(blocks, 32, 32) | masks.window(10, 3), large | near),
         ):
             for score, plain in ((None, None), (scores.softcap(5.0), lambda s: 5 * torch.tanh(s / 5))):
                 assert_gradients(name, (2, 4, 2, N, N, d), mask, seen, score, plain)
@@ -173,7 +170,7 @@ def texts(d):
 
 
 def in_turn(lag):
-    """More heads than the sums of dQ have room for: each waits for one before it, and narrows its sums."""
+    """More heads than the sums of dQ have room for: each waits for an earlier one, and narrows its sums."""
     d, programs = 64, 132 if lag > 1 else 7
     with mock.patch.object(backward, "lag_of", lambda *_: lag):
         for sizes in ((3, 8, 8, 300, 300), (2, 8, 4, 500, 133), (2, 6, 3, 70, 700), (5, 4, 4, 1000, 1000)):
@@ -187,7 +184,10 @@ def in_turn(lag):
 
 
 def in_parts(d):
-    """Early keys meet all queries, late keys those from ``cut`` on; within a tile, these go another way."""
+    """Early keys meet all queries, late keys those from ``cut`` on.
+
+    If ``cut`` is inside a tile, the late part adds to ``shares.dQ``, not to the sums of the Hopper kernel.
+    """
     for B, Hk, N, cut in ((1, 2, 512, 256), (2, 1, 500, 192), (1, 4, 500, 200), (3, 2, 1000, 448)):
         shapes = (B, 4, N, d), (B, Hk, N, d), (B, Hk, N, d), (B, 4, N, d)
         q, k, v, do = (randn(*shape, dtype=torch.bfloat16, seed=seed) for seed, shape in enumerate(shapes))
@@ -200,8 +200,8 @@ def in_parts(d):
         dlse = torch.zeros(B, 4, N, device=DEVICE)
         exact = dense(*(x.double() for x in (q, k, v, do)), dlse, seen)
         plain = dense(q, k, v, do, dlse, seen)
-        found = shares.finish(), *(torch.cat(pair, 2) for pair in zip(early, late, strict=True))
-        for ours, theirs, truth in zip(found, plain, exact, strict=True):
+        gradients = shares.finish(), *(torch.cat(pair, 2) for pair in zip(early, late, strict=True))
+        for ours, theirs, truth in zip(gradients, plain, exact, strict=True):
             assert_as_exact_as_plain(ours, theirs, truth, roundings=2)
 
 
@@ -219,7 +219,7 @@ def test_gradients_in_parts_equal_dense_ones(d, in_time):
 
 
 def twice(launches):
-    """The same inputs give the same bits, and those of the sums are right for 72 to 128 columns, too."""
+    """The gradients are right for heads of 128 columns, and of 72 and 96; the same inputs give the same bits."""
     for d, dv in ((128, 128), (72, 96)):
         seen = in_window(math.inf, 0, 1000, 1000)
         assert_gradients("two passes", (2, 4, 2, 1000, 1000, d, dv), masks.causal(), seen, launches=launches)
@@ -281,7 +281,7 @@ def test_a_part_of_the_queries_adds_to_its_own_sums(monkeypatch):
 
 
 def test_sums_start_at_zero():
-    """They were NaN; constants of rows past the end count too."""
+    """The sums were NaN; constants of rows past the end are set, too."""
     q = torch.ones(2, 3, 70, 64, dtype=torch.bfloat16, device=DEVICE)
     dlse = torch.full((2, 3, 70), 4.0, device=DEVICE)
     constants, sums = rows.constants_for(dlse), torch.full((30_001,), math.nan, device=DEVICE)
@@ -294,9 +294,10 @@ def test_sums_start_at_zero():
 
 
 def in_order(dQ, width):
-    """Return tiles dQ [..., 64, width] in the order of ``sums.add``, number by number: [..., 64 * width].
+    """Return tiles dQ [..., 64, width] in the order of ``sums.add``, [..., 64 * width].
 
-    Both halves of 64 have as many columns of a product; otherwise the first has 64.
+    Both halves of a ``transposed`` tile have 32 columns of a product; otherwise the first half has 64, the second the
+    rest.
     """
     parts = dQ.mT if transposed(width) else dQ  # [..., 64 rows of a product, columns]
     at = torch.empty(dQ.shape[-2:], dtype=torch.long)
@@ -312,7 +313,7 @@ def in_order(dQ, width):
 
 @pytest.mark.parametrize("width", [64, 80, 96, 128])
 def test_the_last_heads_are_narrowed_from_where_they_are(width):
-    """Seven heads of 70 queries, of which the last three are left; the sums have room for four."""
+    """Seven heads of 70 queries. The last three are left to narrow; the sums have room for four."""
     exact = randn(7, 128, width, seed=1)
     ring = torch.full((4, 128, width), math.nan, device=DEVICE)
     for head in (4, 5, 6):
@@ -324,33 +325,33 @@ def test_the_last_heads_are_narrowed_from_where_they_are(width):
 
 
 def test_every_head_of_the_sums_is_waited_for_and_zeroed_in_time():
-    """The room for ``2 * lag`` heads, and a counter each; no more than there are heads."""
+    """There is room for ``2 * lag`` heads, or for all if they are fewer, and a counter for each head."""
     for heads, lag, room in ((7, 2, 4), (7, 3, 6), (7, 4, 7), (1, 5, 1), (7, None, 7)):
         numbers = torch.zeros(size_of(heads, lag, 128, 64, 3))
         ring, counters = ring_of(numbers, heads, 128, 64)
         assert ring.shape == (room * 3, 128, 64) and counters.shape == (1 + heads,) and counters.dtype == torch.int32
     few, many = problem_of(100, 100, masks.full()), problem_of(100, 100_000, masks.full())
-    assert lag_of(few, 128, 64) > lag_of(many, 128, 64) >= 2  # programs side by side are of few heads, if N is large
+    assert lag_of(few, 128, 64) > lag_of(many, 128, 64) >= 2  # if N is large, few heads run at a time
     assert lag_of(few._replace(mask=masks.causal()), 128, 64) > lag_of(few, 128, 64) and lag_of(few, 128, 128) is None
 
 
 @gluon.jit
-def take_all(counter, taken, turns):
-    """Take turns until there are none left."""
+def take_all(counter, times, turns):
+    """Take turns until none are left, and count how often each was taken."""
     turn = stages.take(counter)
     while turn < turns.all:
-        gl.atomic_add(taken + turn, 1)
+        gl.atomic_add(times + turn, 1)
         turn = stages.take(counter)
     stages.finish(counter, turn, turns)
 
 
-def test_each_turn_is_taken_once_and_the_counter_is_ready_again():
-    """In whatever order three programs come for the next of five turns."""
-    counter, taken = torch.zeros(1, dtype=torch.int32, device=DEVICE), torch.zeros(5, dtype=torch.int32, device=DEVICE)
+def test_each_turn_is_taken_once_and_the_counter_is_reset():
+    """Three programs take five turns, in any order."""
+    counter, times = torch.zeros(1, dtype=torch.int32, device=DEVICE), torch.zeros(5, dtype=torch.int32, device=DEVICE)
     for seed in range(8):
         with seeded(seed):
-            launch(take_all, (3, 1, 1), (counter, taken), (stages.Turns(5, 1, 5, 64, None),), warps=4)
-        assert (taken == seed + 1).all() and counter == 0
+            launch(take_all, (3, 1, 1), (counter, times), (stages.Turns(5, 1, 5, 64, None),), warps=4)
+        assert (times == seed + 1).all() and counter == 0
 
 
 @gluon.jit
@@ -366,11 +367,11 @@ def list_places(heads, tiles, of_head, count, last):
 def test_the_last_heads_are_processed_together(last):
     """Five heads of three tiles."""
     turns = torch.arange(15).view(5, 3)
-    kept = turns if last is None else turns[: 5 - last]
-    together = turns[len(kept) :].mT
-    heads, found = (torch.full((15,), -1, dtype=torch.int32, device=DEVICE) for _ in range(2))
-    launch(list_places, (1, 1, 1), (heads, found), (3, 15, last), warps=4)
-    assert (heads * 3 + found).tolist() == [*kept.flatten().tolist(), *together.flatten().tolist()]
+    apart = turns if last is None else turns[: 5 - last]
+    together = turns[len(apart) :].mT
+    heads, tiles = (torch.full((15,), -1, dtype=torch.int32, device=DEVICE) for _ in range(2))
+    launch(list_places, (1, 1, 1), (heads, tiles), (3, 15, last), warps=4)
+    assert (heads * 3 + tiles).tolist() == [*apart.flatten().tolist(), *together.flatten().tolist()]
 
 
 def test_the_last_heads_have_a_tile_for_each_program():

@@ -1,4 +1,4 @@
-"""The Hopper backward kernel takes in each score that the mask leaves, once, and meets no tile without one."""
+"""The Hopper backward kernel takes in each score that the mask shows, once, and skips each tile without one."""
 
 from types import SimpleNamespace
 
@@ -78,6 +78,6 @@ def test_each_score_inside_a_text_is_taken_in_once():
 def test_heads_may_differ_in_their_tiles():
     """A program takes the query heads of its key/value head one after the other, each with a list of its own."""
     N, H = 400, 4
-    kept = torch.rand(H, 13, 13, generator=torch.Generator().manual_seed(0)) < 0.1
-    seen = kept.repeat_interleave(32, 1).repeat_interleave(32, 2)[:, :N, :N] | torch.eye(N, dtype=torch.bool)
-    assert_backward_takes_in(seen, masks.blocks(kept, 32, 32) | masks.window(0), H=H, Hk=2)
+    blocks = torch.rand(H, 13, 13, generator=torch.Generator().manual_seed(0)) < 0.1
+    seen = blocks.repeat_interleave(32, 1).repeat_interleave(32, 2)[:, :N, :N] | torch.eye(N, dtype=torch.bool)
+    assert_backward_takes_in(seen, masks.blocks(blocks, 32, 32) | masks.window(0), H=H, Hk=2)

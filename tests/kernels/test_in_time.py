@@ -1,4 +1,4 @@
-"""The process that runs what may never end: it is shared while all goes well, and replaced when something does not."""
+"""The process for checks that may never end: they share it until one fails; then the next one gets a new process."""
 
 import math
 import os
@@ -8,19 +8,19 @@ import pytest
 
 from tests.tools.in_time import OneProcess
 
-PATIENT = 600  # s, which end a hang
+PATIENT = 600  # seconds, after which a hang ends
 
 
 def test_one_process_runs_all_checks_until_one_fails_dies_or_never_ends():
     other = OneProcess(PATIENT)
-    used = []
+    pids = []
 
-    def holds():
+    def runs():
         other.run(math.sqrt, 4)
-        used.append(other.process.pid)
+        pids.append(other.process.pid)
 
-    holds()
-    holds()
+    runs()
+    runs()
     for check, argument, seconds, message in (
         (math.sqrt, -1, PATIENT, "ValueError"),
         (os._exit, 3, PATIENT, "the process died"),
@@ -30,6 +30,6 @@ def test_one_process_runs_all_checks_until_one_fails_dies_or_never_ends():
         with pytest.raises(pytest.fail.Exception, match=message):
             other.run(check, argument)
         other.seconds = PATIENT
-        holds()
+        runs()
     other.end()
-    assert used[0] == used[1] and len(set(used)) == 4
+    assert pids[0] == pids[1] and len(set(pids)) == 4

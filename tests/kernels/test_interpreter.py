@@ -22,7 +22,7 @@ from flashlab.reference.rules import Rules
 from flashlab.reference.tiling import fa2_forward, fa2_traffic
 from tests.kernels.inputs import randn
 
-pytestmark = pytest.mark.skipif(not INTERPRETED, reason="about the interpreter, and kernels are compiled here")
+pytestmark = pytest.mark.skipif(not INTERPRETED, reason="tests of the interpreter; here kernels are compiled")
 
 BF16 = torch.bfloat16
 N = 64
@@ -55,7 +55,7 @@ def test_cast_to_bfloat16_keeps_infinities_nan_and_overflow():
 
 
 def test_cast_from_bfloat16_is_exact():
-    x = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(BF16)  # every one of them
+    x = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(BF16)  # all bfloat16 numbers
     x = x[~x.isnan()][: 2**15]
     y = torch.empty(2**15)
     cast[(1,)](x, y, 2**15)
@@ -90,7 +90,7 @@ def test_float8_is_rounded_to_nearest_even_and_saturates(narrow, wide):
 
 @pytest.mark.parametrize("narrow", EIGHT)
 def test_rounding_to_float8_is_torchs_for_every_exponent_of_float32(narrow):
-    fields = 8 if narrow == torch.float8_e4m3fn else 4  # of mantissas; each tie, and its neighbours on both sides
+    fields = 8 if narrow == torch.float8_e4m3fn else 4  # mantissas per exponent; then ties, and the numbers beside them
     ties = torch.arange(2 * fields) * (2**22 // fields)
     mantissas = torch.cat([ties, ties[1:] - 1, ties + 1, torch.tensor([2**23 - 1])])
     bits = (torch.arange(255)[:, None] << 23 | mantissas).flatten().to(torch.int32)
@@ -180,13 +180,13 @@ def test_float8_dot_is_exact_and_keeps_nan(narrow):
 
 
 @pytest.mark.parametrize("flush", [None, 32, 128, 256])
-def test_inside_tensor_core_products_of_float8_are_the_models(flush):
+def test_inside_tensor_core_products_of_float8_are_those_of_the_model(flush):
     with tensor_core():
         ours, inputs = float8_product(flush)
     np.testing.assert_allclose(ours, eight_bits.TensorCore(flush=flush)(*inputs), rtol=2e-7)
-    lost = np.abs(ours - eight_bits.exactly(*inputs)).max()
-    assert lost > 2.0**-15 * np.abs(ours).max()
-    assert np.abs(float8_product(flush)[0] - ours).max() == pytest.approx(lost, rel=1e-2)  # outside: exact again
+    error = np.abs(ours - eight_bits.exactly(*inputs)).max()
+    assert error > 2.0**-15 * np.abs(ours).max()
+    assert np.abs(float8_product(flush)[0] - ours).max() == pytest.approx(error, rel=1e-2)  # outside: exact again
 
 
 def test_a_flush_after_0_products_means_half_precision_and_all_bits():
@@ -221,7 +221,7 @@ def passed_on(x, i, N):
 
 
 def two_vectors():
-    """Return vectors of 40 within one buffer: memory around them can be read without a crash, but is not theirs."""
+    """Return two vectors of 40 numbers in one buffer, and the buffer: reads around the vectors do not crash."""
     buffer = torch.zeros(1000)
     return buffer[100:140].copy_(torch.arange(40.0)), buffer[500:540], buffer
 
@@ -236,7 +236,7 @@ def test_access_inside_is_let_through():
     "shift, elements, program", [(1, 1, 2), (4, 4, 2), (-1, 1, 0), (10**9, 16, 0), (-(10**9), 16, 0)]
 )
 @pytest.mark.parametrize("kind", ["load", "store"])
-def test_access_outside_its_tensor_raises_and_names_both_and_the_program(kind, shift, elements, program):
+def test_access_outside_a_tensor_raises_and_names_kernel_tensor_and_program(kind, shift, elements, program):
     x, y, buffer = two_vectors()
     name = "x" if kind == "load" else "y"
     message = rf"^shifted goes outside {name}: {kind} of {elements} element\(s\), in program \({program}, 0, 0\)$"
@@ -248,7 +248,7 @@ def test_access_outside_its_tensor_raises_and_names_both_and_the_program(kind, s
 @pytest.mark.parametrize("gap", [0, 1, 3, 40])
 @pytest.mark.parametrize("kind", ["load", "store"])
 def test_another_tensor_is_outside_wherever_it_is_in_memory(kind, gap):
-    """Neither what is found nor what is said depends on what memory follows a tensor's last element."""
+    """Neither the error nor its message depends on what is in memory after a tensor's last element."""
     buffer = torch.zeros(200)
     near, far = buffer[:40], buffer[40 + gap : 80 + gap]
     x, y = (near, far) if kind == "load" else (far, near)
@@ -257,7 +257,7 @@ def test_another_tensor_is_outside_wherever_it_is_in_memory(kind, gap):
     assert not buffer[40:].any()
 
 
-def test_a_pointer_to_a_tensor_given_twice_or_in_part_reaches_all_that_it_was_given():
+def test_a_tensor_may_be_passed_twice_or_in_part():
     x, y, buffer = two_vectors()
     shifted[(3,)](x, x, 40, 0, 0, 16)
     shifted[(1,)](x, buffer[100:120], 20, 0, 0, 32)
@@ -373,7 +373,7 @@ def test_a_block_has_no_truth_value(inside):
 
 
 @pytest.mark.parametrize("inside", OF_BLOCKS[:-1], ids=lambda inside: inside.fn.__name__)
-def test_a_block_of_one_element_has_one_as_for_the_compiler(inside):
+def test_a_block_of_one_element_has_a_truth_value_as_for_the_compiler(inside):
     for N in (0, 1):
         x = torch.zeros(1)
         filled[(1,)](x, N, 1, inside)
@@ -383,7 +383,7 @@ def test_a_block_of_one_element_has_one_as_for_the_compiler(inside):
 @triton.jit
 def decides(x, flag, B: tl.constexpr):
     i = tl.arange(0, B)
-    loaded = tl.load(x + i, mask=i < 4, other=tl.full([B], 7.0, tl.float32))  # Triton's own code takes the truth of it
+    loaded = tl.load(x + i, mask=i < 4, other=tl.full([B], 7.0, tl.float32))  # Triton's own code takes its truth value
     if (flag > 0) and not (flag == 2):
         tl.store(x + i, loaded)
 
@@ -413,7 +413,7 @@ def test_masked_elements_are_not_counted():
     assert (bill.loaded, bill.stored, bill.moved) == (148, 148, 296)
 
 
-def test_events_tell_program_tensor_and_region_in_order():
+def test_events_name_program_tensor_and_region_in_order():
     x, y, _ = two_vectors()
     with count() as bill:
         shifted[(3,)](x, y, 40, 0, 0, 16)
@@ -518,7 +518,7 @@ SHAPES = [(64, 64), (100, 100), (70, 133), (133, 70), (1, 77), (77, 1)]
 
 @pytest.fixture(params=[(64, 32), (32, 64)], ids=str)
 def tile_sizes(request, monkeypatch):
-    """Br and Bc, the same for every shape."""
+    """Return Br and Bc of the tiles that every call gets."""
     Br, Bc = request.param
     tiles = {"forward": Configuration(Br, Bc, warps=4, stages=1)}
     monkeypatch.setattr(plan, "choose", lambda *_: Choice("portable", tiles, ""))
@@ -549,14 +549,14 @@ def test_forward_moves_the_tiles_that_the_counting_memory_moves_in_their_order(N
 
 
 def programs(memory, dim):
-    """For each program, what it moved in order: (load or store, tensor, first, last)."""
-    moved = []
+    """Return for each program its moves in order: (load or store, tensor, first, last)."""
+    moves = []
     for kind, name, region, _ in memory.events:
         if kind == "kernel":
-            moved.append([])
+            moves.append([])
         elif kind in ("load", "store"):
-            moved[-1].append((kind, name, region[dim].start, region[dim].stop))
-    return moved
+            moves[-1].append((kind, name, region[dim].start, region[dim].stop))
+    return moves
 
 
 def first_row(program):

@@ -1,4 +1,4 @@
-"""A launch that is repeated passes the arguments that a first one passes."""
+"""A repeated launch passes the arguments that a first launch passes."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def start_backward(problem, tensors, lse, launched):
 
 
 def shown(argument, tensors):
-    """Return the form of an argument, and which of the tensors it is: new memory may be anywhere."""
+    """Return the form of an argument, and its place among the tensors in place of its address."""
     if isinstance(argument, tuple):
         return [shown(x, tensors) for x in argument]
     if hasattr(argument, "base"):

@@ -1,4 +1,4 @@
-"""The chunks in Triton compute what the definition says, go on from a state, and compile for GPUs."""
+"""Linear attention in Triton equals its definition, goes on from a state, and compiles for GPUs."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ CASES = [
 
 @pytest.mark.parametrize("B, H, N, d, dv, chunk", CASES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, long(torch.float16)], ids=str)
-def test_chunks_are_the_definition(B, H, N, d, dv, chunk, dtype):
+def test_chunks_equal_the_definition(B, H, N, d, dv, chunk, dtype):
     q, k, v = qkv(B, H, H, N, N, d, dv, dtype)
     decay = torch.tensor([0.9, 1.0, 0.01][:H], device=DEVICE)
     exact, plain = (written_out.linear(q, k, v, decay, wide) for wide in (torch.float64, dtype))
@@ -36,12 +36,12 @@ def test_it_goes_on_where_it_stopped():
     q, k, v = qkv(1, 2, 2, 50, 50, 16, 24)
     decay = torch.tensor([0.7, 1.0], device=DEVICE)
     whole, state = linear_attention(q, k, v, decay=decay, return_state=True, chunk=16)
-    first, there = linear_attention(*(x[:, :, :21] for x in (q, k, v)), decay=decay, return_state=True, chunk=16)
-    kept = there.clone()
-    rest, last = linear_attention(*(x[:, :, 21:] for x in (q, k, v)), decay=decay, start=there, return_state=True)
+    first, middle = linear_attention(*(x[:, :, :21] for x in (q, k, v)), decay=decay, return_state=True, chunk=16)
+    copy = middle.clone()
+    rest, last = linear_attention(*(x[:, :, 21:] for x in (q, k, v)), decay=decay, start=middle, return_state=True)
     torch.testing.assert_close(torch.cat([first, rest], 2), whole)
     torch.testing.assert_close(last, state)
-    assert torch.equal(there, kept), "the state that was passed has changed"
+    assert torch.equal(middle, copy), "the call has changed its initial state"
     for h, factor in enumerate(decay.tolist()):
         expected = reference.state(k[0, h].cpu().numpy(), v[0, h].cpu().numpy(), decay=factor).KV
         torch.testing.assert_close(state[0, h].cpu(), torch.from_numpy(expected))
@@ -107,15 +107,15 @@ def test_no_gradient_is_dropped_or_invented(name):
         linear_attention(**inputs | {name: forward_ad.make_dual(inputs[name], torch.ones_like(inputs[name]))})
 
 
-@pytest.mark.parametrize("convert, found", [
+@pytest.mark.parametrize("convert, kind", [
     (torch.Tensor.to_sparse, "torch.sparse_coo"), (torch.Tensor.to_mkldnn, "torch._mkldnn"),
     (lambda x: torch.nested.nested_tensor(list(x)), "a nested one"),
 ])  # fmt: skip
-def test_tensors_that_are_not_dense_are_refused(convert, found):
+def test_tensors_that_are_not_dense_are_refused(convert, kind):
     q, k, v = qkv(1, 2, 2, 20, 20, 16, 16)
-    if found == "torch._mkldnn" and DEVICE.type != "cpu":
+    if kind == "torch._mkldnn" and DEVICE.type != "cpu":
         pytest.skip("mkldnn's layout is for CPUs")
-    with pytest.raises(TypeError, match=f"v must be a dense tensor, got {found}"):
+    with pytest.raises(TypeError, match=f"v must be a dense tensor, got {kind}"):
         linear_attention(q, k, convert(v))
 
 

@@ -1,4 +1,4 @@
-"""Every mask, alone and combined, against attention written out; and which tiles are loaded for it."""
+"""Every mask, alone and combined, against attention written out; and the tiles that are loaded for it."""
 
 import copy
 import inspect
@@ -76,15 +76,15 @@ def causal_and_near(b, h, i, j, Nq, Nk):
 
 
 def cases(Nq, Nk):
-    """Masks by name, and the same written out."""
+    """Yield masks by name, and the same as boolean tensors."""
     own, j = written_out.own(Nq, Nk)
     causal, near = j <= own, (own - 20 <= j) & (j <= own)
     ids = draw(B, Nk, high=5).sort(-1).values
     same = (ids.gather(1, own.clamp(0).mT.expand(B, -1))[:, None, :, None] == ids[:, None, None]) & (own >= 0)
     mixed = draw(Nk, high=3)
     lengths = draw(B, high=Nk + 1)
-    kept = draw(H, -(-Nq // 16), -(-Nk // 48)) == 0
-    large = kept.repeat_interleave(16, 1).repeat_interleave(48, 2)[:, :Nq, :Nk]
+    blocks = draw(H, -(-Nq // 16), -(-Nk // 48)) == 0
+    large = blocks.repeat_interleave(16, 1).repeat_interleave(48, 2)[:, :Nq, :Nk]
     seen = draw(B, 1, Nq, Nk) == 0
     shift = draw(H, high=3)
     third = (torch.arange(Nq, device=DEVICE)[:, None] + j + shift[:, None, None]) % 3 == 0
@@ -94,7 +94,7 @@ def cases(Nq, Nk):
     yield "a prefix", masks.prefix(90), causal | (j < 90)
     yield "sinks and a window", masks.causal() & (masks.sinks(4) | masks.window(20)), near | (causal & (j < 4))
     yield "padding", masks.padding(lengths) & masks.causal(), causal & (j < lengths[:, None, None, None])
-    yield "blocks", masks.blocks(kept, 16, 48), large
+    yield "blocks", masks.blocks(blocks, 16, 48), large
     yield "dense", masks.dense(seen), seen
     yield "a row of a dense mask", masks.dense(seen[:, :, :1]) & masks.causal(), seen[:, :, :1] & causal
     yield (
@@ -102,7 +102,7 @@ def cases(Nq, Nk):
         masks.custom(every_third, shift, 3) & masks.window(50, 9),
         third & (own - 50 <= j) & (j <= own + 9),
     )
-    yield "two unions", (masks.dense(seen) | masks.blocks(kept, 16, 48)) & (masks.documents(ids) | masks.sinks(7)), (
+    yield "two unions", (masks.dense(seen) | masks.blocks(blocks, 16, 48)) & (masks.documents(ids) | masks.sinks(7)), (
         (seen | large) & (same | (j < 7))
     )  # fmt: skip
 
@@ -111,7 +111,7 @@ NAMES = [name for name, *_ in cases(Nq, Nk)]
 QUICK = {"documents, causal", "sinks and a window", "padding", "one's own"}
 
 
-def hold(name, Nq, Nk, d, dtype=torch.float32, poison=True):
+def assert_equals_written_out(name, Nq, Nk, d, dtype=torch.float32, poison=True):
     mask, seen = next(rest for which, *rest in cases(Nq, Nk) if which == name)
     q, k, v = (
         randn(*shape, seed=n).to(dtype) for n, shape in enumerate([(B, H, Nq, d), (B, Hk, Nk, d), (B, Hk, Nk, d)])
@@ -139,35 +139,35 @@ def hold(name, Nq, Nk, d, dtype=torch.float32, poison=True):
 
 @pytest.mark.parametrize("name", long_except(QUICK, NAMES))
 def test_masked_equals_dense_and_unseen_keys_do_not_matter(name):
-    hold(name, Nq, Nk, d)
+    assert_equals_written_out(name, Nq, Nk, d)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("Nq, Nk", LENGTHS)
 @pytest.mark.parametrize("name", NAMES)
 def test_lengths_of_other_test_suites(name, Nq, Nk):
-    hold(name, Nq, Nk, 16)
+    assert_equals_written_out(name, Nq, Nk, 16)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("d", [32, 59, 64, 111, 128, 256])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_head_dimensions_and_dtypes(d, dtype):
-    hold("sinks and a window", 70, 133, d, dtype)
-    hold("two unions", 70, 133, d, dtype)
+    assert_equals_written_out("sinks and a window", 70, 133, d, dtype)
+    assert_equals_written_out("two unions", 70, 133, d, dtype)
 
 
 @triton.jit
 def ranges_of(window, Nq, Nk, ends, Br: tl.constexpr, Bc: tl.constexpr, ragged: tl.constexpr):
     i = tl.program_id(0)
-    found = questions.ranges(window, 0, 0, i * Br, Br, Bc, Nq, Nk, ragged)
+    limits = questions.ranges(window, 0, 0, i * Br, Br, Bc, Nq, Nk, ragged)
     for n in tl.static_range(4):
-        tl.store(ends + 4 * i + n, found[n])
+        tl.store(ends + 4 * i + n, limits[n])
 
 
 @pytest.mark.parametrize("Br, Bc", [(64, 128), (128, 64), (16, 32)])
 @pytest.mark.parametrize("left, right", [(20, 0), (None, 0), (0, None), (3, 70), (0, 0)])
-def test_the_ranges_of_a_window_are_of_tiles_that_exist_and_those_in_the_middle_are_whole(left, right, Br, Bc):
+def test_the_ranges_of_a_window_are_of_existing_tiles_and_the_middle_ones_are_whole(left, right, Br, Bc):
     for Nq, Nk in [*LENGTHS, (211, 113), (700, 64), (300, 300)]:
         ends = torch.full((-(-Nq // Br), 4), -1, dtype=torch.int32, device=DEVICE)
         ranges_of[(len(ends),)](questions.KernelArgs(left, right), Nq, Nk, ends, Br, Bc, Nk % Bc != 0)
@@ -177,8 +177,8 @@ def test_the_ranges_of_a_window_are_of_tiles_that_exist_and_those_in_the_middle_
             first, whole, last = (list(range(*ends, Bc)) for ends in ((a, b), (b, c), (c, d)))
             rows, starts = seen[i * Br : (i + 1) * Br], [*first, *whole, *last]
             assert all(start in range(0, Nk, Bc) for start in starts), (Nq, Nk, i, starts)
-            met = {start for start in range(0, Nk, Bc) if rows[:, start : start + Bc].any()}
-            assert met <= set(starts) and len(starts) == len(set(starts)), (Nq, Nk, i, starts)
+            seen_starts = {start for start in range(0, Nk, Bc) if rows[:, start : start + Bc].any()}
+            assert seen_starts <= set(starts) and len(starts) == len(set(starts)), (Nq, Nk, i, starts)
             assert all(rows[:, start : start + Bc].all() and start + Bc <= Nk for start in whole), (Nq, Nk, i, whole)
 
 
@@ -209,7 +209,7 @@ def test_a_mask_of_ones_own_may_return_one_number_for_all_pairs():
 
 
 @pytest.mark.parametrize("left, right", [(-2, 7), (9, -4), (-1, None), (None, -1)])
-def test_a_window_of_a_block_may_lie_beside_its_own_keys(left, right):
+def test_a_shifted_window_may_leave_out_the_own_keys(left, right):
     q, k, v = randn(1, 2, Nq, 16), randn(1, 2, Nk, 16, seed=1), randn(1, 2, Nk, 16, seed=2)
     own, j = written_out.own(Nq, Nk)
     seen = (j >= own - (Nk if left is None else left)) & (j <= own + (Nk if right is None else right))
@@ -231,7 +231,7 @@ def test_a_mask_has_no_truth_value(mask):
 
 
 @pytest.mark.parametrize("mask", [mask for mask in MASKS if isinstance(mask, masks.Rule)], ids=repr)
-def test_what_a_mask_caches_is_of_one_device(mask):
+def test_a_mask_caches_tensors_per_device(mask):
     here = Problem(B, H, Hk, Nq, Nk, d, d, torch.float32, DEVICE, mask, 1.0, "ieee")
     for device in (DEVICE, torch.device("meta"), DEVICE):
         there = here._replace(device=device)
@@ -272,17 +272,17 @@ def test_every_tile_with_a_visible_pair_is_listed_and_whole_ones_are_whole(name,
     padded[:, :, Nq:] = True  # rows past the end do not matter
     tiles = padded.unflatten(3, (-1, 32)).unflatten(2, (-1, 32)).transpose(3, 4)  # [B, H, Tr, Tc, 32, 32]
     tiles = tiles.transpose(2, 3) if transposed else tiles
-    cut, met, order = lists[..., :1], lists[..., 1:2], lists[..., 2:].long()
+    cut, count, order = lists[..., :1], lists[..., 1:2], lists[..., 2:].long()
     place = torch.arange(order.shape[-1], device=DEVICE)
-    listed = torch.zeros(tiles.shape[:4], dtype=torch.bool, device=DEVICE).scatter(3, order, place < met)
-    whole = torch.zeros_like(listed).scatter(3, order, (cut <= place) & (place < met))
+    listed = torch.zeros(tiles.shape[:4], dtype=torch.bool, device=DEVICE).scatter(3, order, place < count)
+    whole = torch.zeros_like(listed).scatter(3, order, (cut <= place) & (place < count))
     padded[:, :, Nq:] = False
     assert listed[tiles.any((4, 5))].all()
     padded[:, :, Nq:] = True
     assert tiles[whole].all()
 
 
-def test_a_mask_whose_tensor_changes_is_asked_again():
+def test_a_mask_whose_tensor_changes_gets_new_lists():
     q, k, v = randn(1, 1, 64, 16), randn(1, 1, 64, 16, seed=1), randn(1, 1, 64, 16, seed=2)
     ids = torch.zeros(64, dtype=torch.int32, device=DEVICE)
     mask = masks.documents(ids)
@@ -292,8 +292,8 @@ def test_a_mask_whose_tensor_changes_is_asked_again():
     torch.testing.assert_close(flash_attention(q, k, v, mask=mask), torch.cat(halves, 2))
 
 
-def test_masks_of_inference_tensors_which_do_not_tell_when_they_change():
-    """And after them a mask whose lists were made in inference mode is trained with."""
+def test_masks_of_inference_tensors_whose_changes_torch_does_not_count():
+    """Also, a mask whose lists were made in inference mode works in training."""
     q, k, v = (randn(1, 1, 64, 16, seed=seed) for seed in range(3))
     ids = torch.arange(64, device=DEVICE) // 32
     once = masks.documents(ids)
@@ -410,26 +410,26 @@ def packed(mask):
     return flash_attention_packed(*(x[0].transpose(0, 1) for x in qkv()), offsets_q=offsets, mask=mask)
 
 
-@pytest.mark.skipif(not INTERPRETED, reason="a GPU does not look at values")
+@pytest.mark.skipif(not INTERPRETED, reason="values are not checked on a GPU")
 @pytest.mark.parametrize("error, message, make", IN_THE_INTERPRETER, ids=[it[1] for it in IN_THE_INTERPRETER])
-def test_values_that_no_mask_has_get_a_sentence(error, message, make):
+def test_invalid_values_of_a_mask_get_a_sentence(error, message, make):
     with pytest.raises(error, match=re.escape(message)):
         make()
 
 
 @pytest.mark.parametrize("error, message, make", BAD, ids=[message for _, message, _ in BAD])
-def test_a_mask_that_is_none_gets_a_sentence(error, message, make):
+def test_an_invalid_mask_gets_a_sentence(error, message, make):
     with pytest.raises(error, match=re.escape(message)):
         make()
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda mask: pickle.loads(pickle.dumps(mask))])
 def test_a_copy_has_no_lists_of_earlier_values(copied):
-    """The tensors of a copy begin with new counts of changes, which may be those of earlier lists."""
+    """The tensors of a copy count their changes anew, and these counts may be those of earlier lists."""
     q = torch.randn(1, 1, 200, 16, device=DEVICE)
     ids = torch.zeros(200, dtype=torch.int64, device=DEVICE)
     mask = masks.documents(ids) & masks.causal()
-    for size in (200, 100, 50):  # a list of tiles for each count from 0 to 3
+    for size in (200, 100, 50):  # lists of tiles for each count from 0 to 2
         flash_attention(q, q, q, mask=mask)
         ids[:] = torch.arange(200, device=DEVICE) // size
     assert torch.equal(flash_attention(q, q, q, mask=copied(mask)), flash_attention(q, q, q, mask=mask))

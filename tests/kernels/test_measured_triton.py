@@ -1,4 +1,4 @@
-"""The kernels compile with the Triton that measured ``hopper.json``, too: it is older than the one installed."""
+"""The kernels also compile with the Triton of the measurements in ``hopper.json``, older than the installed one."""
 
 from pathlib import Path
 
@@ -20,5 +20,5 @@ TOOLS = (
 @pytest.mark.skipif(not PACKAGES.exists(), reason="make test-all installs it")
 @pytest.mark.parametrize("tool", TOOLS, ids=[name for name, *_ in TOOLS])
 def test_kernels_compile(tool):
-    """Some code that a newer compiler takes, an older one does not: a function of kernels cannot return None there."""
+    """An older compiler takes less code: with it, a function of kernels cannot return None."""
     assert compiled(*tool, packages=PACKAGES)

@@ -1,4 +1,4 @@
-"""The merge kernel and the torch merge are one rule; gradients of a part of the keys add up to those of all."""
+"""The merge kernel equals the merge in torch; the gradients of parts of the keys add up to those of all keys."""
 
 import math
 
@@ -17,7 +17,7 @@ from tests.tools.bounds import assert_as_exact_as_plain
 @pytest.mark.parametrize("before, after", [("float32", "float32"), ("float16", "float32"), ("float32", "float16")])
 @pytest.mark.parametrize("first, rows, n, dv", [(0, 21, 21, 16), (5, 16, 21, 24), (20, 1, 21, 5)])
 def test_merge_equals_torch(first, rows, n, dv, before, after):
-    """In place, and from one dtype into another: then rows that the block has not are copied."""
+    """In place, or from one dtype into another: then rows outside the block are copied."""
     before, after = getattr(torch, before), getattr(torch, after)
     O, lse, part = randn(2, 3, n, dv, dtype=before), randn(2, 3, n, seed=1) * 9, slice(first, first + rows)
     O_b, lse_b = randn(2, 3, rows, dv, dtype=torch.float16, seed=2), randn(2, 3, rows, seed=3) * 9
@@ -25,10 +25,10 @@ def test_merge_equals_torch(first, rows, n, dv, before, after):
     O[:, 0, part], O_b[:, 1], O_b[:, 0, -1] = 0, 0, 0
     expected = O.float().clone(), lse.clone()
     expected[0][:, :, part], expected[1][:, :, part] = merge(*(x[:, :, part] for x in expected), O_b, lse_b)
-    found = merge_into(O, lse, O_b, lse_b, first, after)
-    assert found.dtype == after and (found is O) == (before == after)
+    result = merge_into(O, lse, O_b, lse_b, first, after)
+    assert result.dtype == after and (result is O) == (before == after)
     rounding = {} if after == torch.float32 else {"rtol": 2**-10, "atol": 2**-24}
-    torch.testing.assert_close(found.float(), expected[0], **rounding)
+    torch.testing.assert_close(result.float(), expected[0], **rounding)
     torch.testing.assert_close(lse, expected[1])
 
 

@@ -1,4 +1,4 @@
-"""The smallest kernel is right, and its bill is tiling's."""
+"""The smallest kernel is right, and moves as many bytes as ``reference.tiling`` says."""
 
 import pytest
 import torch

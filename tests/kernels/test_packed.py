@@ -1,4 +1,4 @@
-"""Packed texts give what each text gives alone, whatever is asked for: values, lse and every gradient."""
+"""Packed texts have the results that each text has alone: O, lse and every gradient."""
 
 import math
 import re
@@ -22,7 +22,7 @@ def offsets(lengths):
 SLOPES, BIAS = randn(H, seed=7).abs() / 16, randn(5, H, 1, 34, seed=8)
 EACH = randn(5, H, seed=9).abs() / 16
 LENGTHS = torch.tensor([15, 2, 34, 13, 5], device=DEVICE)
-CASES = {  # options for all texts, learned tensors, and the same for text t alone
+CASES = {  # options for all texts, tensors with gradients, and options for text t alone
     "full": (lambda: {}, [], lambda t: {}),
     "causal": (lambda: {"causal": True}, [], lambda t: {"causal": True}),
     "window": (lambda: {"mask": masks.window(9, 3)}, [], lambda t: {"mask": masks.window(9, 3)}),
@@ -79,7 +79,7 @@ def test_packed_texts_equal_texts_alone(name, lengths_q):
         assert_as_exact_as_plain(ours, theirs, theirs.double(), roundings=16)
 
 
-def test_the_same_text_twice_drops_other_weights_and_a_seed_repeats():
+def test_equal_texts_drop_different_weights_and_a_seed_repeats():
     q, k, v = randn(40, H, d), randn(40, Hk, d, seed=1), randn(40, Hk, d, seed=2)
     twice = [torch.cat([x, x]) for x in (q, k, v)]
     options = {"offsets_q": offsets([40, 40]), "dropout": 0.5, "seed": 3}
@@ -102,7 +102,7 @@ def test_offsets_that_change_are_read_again():
 @pytest.mark.parametrize("name", ["q", "k", "v", "dO"])
 @pytest.mark.parametrize("value", [math.nan, long(math.inf), long(-math.inf)], ids=str)
 def test_a_text_does_not_reach_its_neighbours(name, value):
-    """What is not finite changes only its own text, and the gradient of the bias of this text."""
+    """NaN and infinities change only their own text, and the gradient of its bias."""
     ends, own = offsets([10, 12, 8]), slice(10, 22)
     bias = randn(3, H, 12, 12, seed=5)
     heads = {"q": H, "k": Hk, "v": Hk, "dO": H}

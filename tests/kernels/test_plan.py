@@ -1,4 +1,4 @@
-"""A call whose plan was kept gives what a first call gives; so do CUDA graphs and torch.compile."""
+"""A call with a cached plan gives what a first call gives; so do CUDA graphs and torch.compile."""
 
 import gc
 import weakref
@@ -41,7 +41,7 @@ def results(q, k, v, **options):
 
 
 def assert_equal(ours, others, kernel, dQ=1):
-    """Assert equal bits; for the Hopper kernels' dQ, which they add up in any order, equality up to two roundings."""
+    """Assert equal bits; for the Hopper kernels' dQ, which is added up in any order, equality up to two roundings."""
     for place, (x, y) in enumerate(zip(ours, others, strict=True)):
         if kernel != "portable" and place == dQ and y.numel():
             eps = torch.finfo(x.dtype).eps
@@ -52,7 +52,7 @@ def assert_equal(ours, others, kernel, dQ=1):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_calls_that_differ_in_one_thing_are_not_confused(kernel, monkeypatch):
-    """Each case comes again, with all others between, so that its kernels are remembered."""
+    """Each case comes again after other cases, when its plan is cached."""
     usual = {"size": (1, 2, 40, 64), "how": "plain", "dtype": torch.bfloat16, "mask": None, "scale": None}
     usual |= {"score": None, "sinks": None}
     ids = torch.arange(50, device=DEVICE) // 20
@@ -78,8 +78,8 @@ def test_calls_that_differ_in_one_thing_are_not_confused(kernel, monkeypatch):
 
 
 @pytest.mark.parametrize("kernel", [*KERNELS, "decode"])
-def test_keys_that_are_the_values_do_not_become_other_calls(kernel):
-    """Where two tensors are one, a later call of two tensors must not read that one twice."""
+def test_a_plan_for_keys_that_are_the_values_serves_no_other_call(kernel):
+    """After a call with one tensor as K and V, a call with two tensors must not read one of them twice."""
     with torch.no_grad():
         q, k, v = randn(2, 4, 16, 64), randn(2, 1, 140, 64), randn(2, 1, 140, 64)
         expected = flash_attention(q, k, v, kernel="portable").float()
@@ -90,8 +90,8 @@ def test_keys_that_are_the_values_do_not_become_other_calls(kernel):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_gradients_that_are_laid_out_otherwise_are_not_confused(kernel, monkeypatch):
-    """Of one call, dO comes with its heads inside, contiguous, and not aligned; lse has a gradient or none."""
+def test_layouts_of_gradients_are_not_confused(kernel, monkeypatch):
+    """The dO of one kind of call has heads inside, is contiguous, or is not aligned; lse has a gradient or none."""
     inputs = [laid_out("heads inside", 1, 2, 50, 64, torch.bfloat16).requires_grad_() for _ in range(3)]
     for how in ["heads inside", "plain", "not aligned", "plain"] * REPEATS:
         dO = laid_out(how, 1, 2, 50, 64, torch.bfloat16)
@@ -109,8 +109,8 @@ def test_gradients_that_are_laid_out_otherwise_are_not_confused(kernel, monkeypa
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_what_was_saved_may_come_back_laid_out_otherwise(kernel):
-    """Tensors that were kept on the CPU meanwhile come back contiguous."""
+def test_saved_tensors_may_come_back_in_another_layout(kernel):
+    """Tensors that were saved on the CPU come back contiguous."""
     inputs = [laid_out("heads inside", 1, 2, 50, 64, torch.bfloat16).requires_grad_() for _ in range(3)]
     dO = randn(1, 2, 50, 64)
 
@@ -150,7 +150,7 @@ def test_a_good_step_hides_no_bad_one():
 
 
 def test_steps_that_differ_in_one_thing_are_not_confused(monkeypatch):
-    """V may be the first columns of K, read once for both, or numbers of its own laid out likewise."""
+    """V may be the first columns of K, read once for both, or other numbers in the same layout."""
     q, K, other = randn(2, 2, 1, 32), randn(2, 1, 140, 32), randn(2, 1, 140, 32)
     lengths = torch.tensor([140, 70], dtype=torch.int32, device=DEVICE)
     cases = [
@@ -186,16 +186,16 @@ def test_a_plan_keeps_no_mask_alive():
     q, mask = randn(1, 1, 16, 16), masks.documents(torch.arange(16, device=DEVICE) // 5)
     for _ in range(2):
         flash_attention(q, q, q, mask=mask)
-    seen = weakref.ref(mask)
+    reference = weakref.ref(mask)
     gc.disable()
     try:
         del mask
-        assert seen() is None
+        assert reference() is None
     finally:
         gc.enable()
 
 
-def test_the_kept_plans_are_bounded(monkeypatch):
+def test_the_number_of_cached_plans_is_bounded(monkeypatch):
     plan.forget()
     monkeypatch.setattr(plan, "MOST", 4)
     q = randn(1, 1, 16, 16)
@@ -205,7 +205,7 @@ def test_the_kept_plans_are_bounded(monkeypatch):
 
 
 @pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
-def test_gradients_have_the_same_bits_as_soon_as_torch_wants_them_deterministic():
+def test_gradients_are_deterministic_as_soon_as_torch_asks_for_it():
     tensors = [randn(4, 8, 1024, 128) for _ in range(3)]
     ordered = results(*tensors)
     torch.use_deterministic_algorithms(True)
@@ -222,7 +222,7 @@ def test_gradients_have_the_same_bits_as_soon_as_torch_wants_them_deterministic(
 
 
 def test_lse_in_float32_and_for_training_are_not_confused():
-    """Where gradients will need more of it than float32 holds, the kernel writes the rest of lse, too."""
+    """For gradients, the kernel also writes the rest of lse, which float32 does not hold."""
     q, k, v = (randn(1, 2, 100, 64, dtype=torch.float32) for _ in range(3))
     expected = flash_attention(q, k, v, return_lse=True)
     for _ in range(5):
@@ -259,7 +259,7 @@ def test_a_cuda_graph_replays_with_other_inputs(kernel, causal):
 
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):  # compiled, and the tables are made, before the capture
+    with torch.cuda.stream(aside):  # compile, and make tables, before the capture
         step()
         step()
     torch.cuda.current_stream().wait_stream(aside)
@@ -280,8 +280,8 @@ def test_a_cuda_graph_replays_with_other_inputs(kernel, causal):
 
 @pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_cuda_graph_outlives_what_is_remembered(causal):
-    """The tables of tiles that it reads must last, though others are asked for and the launches are forgotten."""
+def test_a_cuda_graph_outlives_cached_tables_and_launches(causal):
+    """The tables of tiles that it reads must last after the caches are cleared and new tensors are allocated."""
     q, k, v = (randn(1, 2, 2500, 64) for _ in range(3))
     expected = flash_attention(q, k, v, causal=causal, kernel="hopper")
     torch.testing.assert_close(flash_attention(q, k, v, causal=causal, kernel="hopper"), expected, rtol=0, atol=0)
@@ -333,8 +333,9 @@ def test_torch_compile_gives_what_eager_gives(kernel, mode):
     def model(q, k, v):
         return flash_attention(q, k, v, causal=True, kernel=kernel)
 
-    # A size of its own: what a call keeps, such as the Hopper kernel's table of tiles, is made by compiled code. The
-    # CUDA graphs would refuse a tensor in their memory: "tensor(s) in the cudagraph pool not tracked as outputs".
+    # Each mode has a size of its own, so that compiled code makes what a call caches, such as the Hopper kernel's table
+    # of tiles. CUDA graphs refuse cached tensors in their memory: "tensor(s) in the cudagraph pool not tracked as
+    # outputs".
     shape = 1, 2, 310 if mode is None else 320, 64
     compiled = torch.compile(model, fullgraph=True, mode=mode)
     for _ in range(4):

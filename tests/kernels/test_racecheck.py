@@ -1,4 +1,4 @@
-"""The reader of racecheck's reports: what racecheck cannot follow passes, a race of ours does not."""
+"""The reader of racecheck's reports passes over what racecheck cannot follow, and reports a race of ours."""
 
 import pytest
 
@@ -35,32 +35,32 @@ def test_a_turn_is_stored_at_one_place_and_loaded_at_another():
     assert store.startswith("stage_of(ring, n).store(") and load.startswith("turn = stage_of(shared.turns, n).load(")
 
 
-@pytest.mark.parametrize("of", [racecheck.handshakes, racecheck.turns])
-def test_what_racecheck_cannot_follow_is_counted_and_passed_over(of):
-    places = sorted(of())
+@pytest.mark.parametrize("places_of", [racecheck.handshakes, racecheck.turns])
+def test_what_racecheck_cannot_follow_is_counted_and_passed_over(places_of):
+    places = sorted(places_of())
     text = REPORT.format(first=places[0], second=places[-1]) + REPORT.format(first=places[1], second=places[1])
     assert racecheck.judge(text) == (2, [])
 
 
-def test_an_error_is_told_and_a_warning_at_the_same_places_is_not():
+def test_an_error_is_reported_and_a_warning_at_the_same_places_is_not():
     error = REPORT.format(first="tiles.py:1", second="tiles.py:2")
-    passed, (other,) = racecheck.judge(error + error.replace("Error", "Warning"))
-    assert passed == 1 and other.startswith("Error")
+    harmless, (other,) = racecheck.judge(error + error.replace("Error", "Warning"))
+    assert harmless == 1 and other.startswith("Error")
 
 
 @pytest.mark.parametrize(
     "first, second",
     [("forward.py:1", None), (None, "forward.py:250"), ("other.py:93", "x.py:7"), (None, min(racecheck.turns()))],
 )
-def test_any_other_race_is_told(first, second):
-    harmless = sorted(racecheck.handshakes())[0]
-    text = REPORT.format(first=first or harmless, second=second or harmless)
-    passed, others = racecheck.judge(text)
-    assert passed == 0 and len(others) == 1 and (first or second) in others[0]
+def test_any_other_race_is_reported(first, second):
+    handshake = min(racecheck.handshakes())
+    text = REPORT.format(first=first or handshake, second=second or handshake)
+    harmless, others = racecheck.judge(text)
+    assert harmless == 0 and len(others) == 1 and (first or second) in others[0]
 
 
 @pytest.mark.parametrize("place", [" in {first}", " in {second}"])
-def test_a_race_at_an_unknown_place_is_told(place):
-    harmless = min(racecheck.handshakes())
-    passed, others = racecheck.judge(REPORT.replace(place, "").format(first=harmless, second=harmless))
-    assert passed == 0 and len(others) == 1
+def test_a_race_at_an_unknown_place_is_reported(place):
+    handshake = min(racecheck.handshakes())
+    harmless, others = racecheck.judge(REPORT.replace(place, "").format(first=handshake, second=handshake))
+    assert harmless == 0 and len(others) == 1

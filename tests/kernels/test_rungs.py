@@ -31,7 +31,7 @@ def poisoning(kernel, grid, tensors, numbers, warps):
 
 
 def attend(rung, q, k, v, causal, **options):
-    """Run a rung; of programs that go round, there are five."""
+    """Run a rung; the persistent one with five programs."""
     if rung is persistent:
         tiles = q.shape[0] * q.shape[1] * -(-q.shape[2] // 128)
         options = {"table": persistent.table_of(persistent.dealt(tiles, 5), DEVICE)} | options
@@ -71,7 +71,7 @@ def test_every_order_gives_the_same_bits(rung):
     assert all(torch.equal(x, y) for other in results for x, y in zip(results[0], other, strict=True))
 
 
-def test_any_lists_of_tiles_will_do():
+def test_the_persistent_rung_takes_any_lists_of_tiles():
     q, k, v = in_bfloat16(2, 2, 1, 300, 200, 64)
     for lists in [[[11, 0, 5], [], [*range(1, 5), *range(6, 11)]], [[*range(12)]]]:
         assert_equals_dense(persistent, q, k, v, True, table=persistent.table_of(lists, DEVICE))

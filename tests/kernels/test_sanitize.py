@@ -1,4 +1,4 @@
-"""What runs the sanitizer: each test is in one part per tool, and a part that fails or does not end is reported."""
+"""The runner of the sanitizer: each test is in one part per tool; a part that fails or does not end is reported."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Each tile is computed once, by a program that is not late with it; and of its scores, those that the mask leaves."""
+"""Each tile is computed once, no program has much more work than others, and tiles take in the scores of the mask."""
 
 import itertools
 
@@ -41,7 +41,7 @@ def table(*sizes, Br=128, make=schedule.table):
     return tiles.numpy(), starts.numpy()
 
 
-def lengths(tiles, Nq, Nk, causal, Br=128):
+def blocks_of(tiles, Nq, Nk, causal, Br=128):
     return schedule.blocks(tiles[:, 0], Br, 128, problem_of(1, 1, 1, Nq, Nk, causal))
 
 
@@ -53,9 +53,9 @@ def test_bounds_on_the_host_are_those_written_out_and_never_negative(left, right
         starts = np.arange(0, Nq, 64)
         ends = np.broadcast_arrays(*schedule.bounds(masks.Window(left, right), starts, 64, Nq, Nk), starts)
         for begin, end, start in zip(*ends, strict=True):
-            met = np.flatnonzero(seen[start : start + 64].any(0))  # keys
+            keys = np.flatnonzero(seen[start : start + 64].any(0))
             assert begin >= 0 and end >= 0
-            assert (begin, end) == (met[0], met[-1] + 1) if len(met) else begin >= end
+            assert (begin, end) == (keys[0], keys[-1] + 1) if len(keys) else begin >= end
 
 
 @pytest.mark.parametrize("make", [schedule.table, schedule.plain_table])
@@ -68,7 +68,7 @@ def test_each_tile_is_in_the_list_of_one_program(problem, Br, make):
     assert sorted(map(tuple, tiles[:, :3].tolist())) == every
     assert (tiles[:, 3] == tiles[:, 2] // (H // Hk)).all()
     assert starts[0] == 0 and starts[-1] == len(every)
-    assert len(starts) - 1 == min(programs, len(every)) and (np.diff(starts) > 0).all()  # nobody without work
+    assert len(starts) - 1 == min(programs, len(every)) and (np.diff(starts) > 0).all()  # no program without work
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -82,53 +82,53 @@ def test_blocks_are_those_that_some_row_sees(Br, Bc, causal):
             assert n == max(len({j // Bc for j in seen}), 1), (Nq, Nk, i)
 
 
-class Seen(TorchDispatchMode):
-    """Keep the operators that its thread calls, as a CUDA graph of ``torch.compile`` owns what its thread allocates."""
+class Operators(TorchDispatchMode):
+    """Record what its thread calls, as a CUDA graph of ``torch.compile`` owns the memory that its thread allocates."""
 
     def __init__(self):
         super().__init__()
-        self.called = []
+        self.names = []
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
-        self.called.append(str(operator))
+        self.names.append(str(operator))
         return operator(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("make", [schedule.table, schedule.plain_table])
 def test_tables_are_not_in_the_memory_of_a_graph_that_the_thread_records(make):
-    with Seen() as seen:
+    with Operators() as operators:
         tiles, _, _ = make(problem_of(1, 1, 1, 4321, 1234, True), 64, 64, 11)  # a size that no other test has
-    assert seen.called == []
-    with Seen() as seen:
+    assert operators.names == []
+    with Operators() as operators:
         tiles.to(torch.float32)
-    assert seen.called == ["aten._to_copy.default"]
+    assert operators.names == ["aten._to_copy.default"]
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_no_program_is_later_than_the_mean_and_one_tile(problem):
+def test_no_program_is_later_than_the_mean_plus_one_tile(problem):
     tiles, starts = table(*problem)
-    costs = lengths(tiles, *problem[3:6]) + schedule.BOUNDARY
+    costs = blocks_of(tiles, *problem[3:6]) + schedule.BOUNDARY
     times = np.add.reduceat(costs, starts[:-1])
     assert times.max() <= times.mean() + costs.max()
 
 
 def test_plain_order_leaves_causal_programs_with_unequal_work():
-    problem = 1, 16, 16, 4096, 4096, True, 32  # 32 tiles per head: a program always gets the same one
+    problem = 1, 16, 16, 4096, 4096, True, 32  # 32 tiles per head: a program gets the same tile of each head
     for make, late in ((schedule.plain_table, 1.9), (schedule.table, 1.05)):
         tiles, starts = table(*problem, make=make)
-        times = np.add.reduceat(lengths(tiles, 4096, 4096, True), starts[:-1])
+        times = np.add.reduceat(blocks_of(tiles, 4096, 4096, True), starts[:-1])
         assert (times.max() > late * times.mean()) == (make is schedule.plain_table)
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_long_lists_are_cut_and_a_late_multiprocessor_delays_little(causal):
-    """Program after program goes to the multiprocessor that is free first, one of which is free late."""
+    """Each next program goes to the multiprocessor that is free first. One of them is free late."""
     H, N, side_by_side = 16, 32768, 8
     whole = 1, H, H, N, N, causal
     tiles, starts = table(*whole, side_by_side)
-    costs = lengths(tiles, N, N, causal) + schedule.BOUNDARY
+    costs = blocks_of(tiles, N, N, causal) + schedule.BOUNDARY
     parts = len(starts[:-1]) // side_by_side
-    assert parts == int(lengths(tiles, N, N, causal).sum() / side_by_side / schedule.PART) > 10
+    assert parts == int(blocks_of(tiles, N, N, causal).sum() / side_by_side / schedule.PART) > 10
     times = np.add.reduceat(costs, starts[:-1])
     assert times.max() <= times.mean() + costs.max()
     late = np.sum(times) / side_by_side / 2
@@ -141,28 +141,28 @@ def test_long_lists_are_cut_and_a_late_multiprocessor_delays_little(causal):
 
 def test_longer_tiles_come_first_among_heads_that_share_the_cache():
     H, N, d = 16, 8192, 128
-    together, long = schedule.L2_SHARE // (4 * N * d), N // 128 - 8  # tiles of a head of more than an eighth
+    together, long = schedule.L2_SHARE // (4 * N * d), N // 128 - 8  # tiles of a head that are longer than an eighth
     assert 1 < together < H
     tiles = schedule.ordered_tiles(problem_of(1, H, H, N, N, True), 128, np.arange(1, N // 128 + 1))
     for first in range(0, H, together):
         group = tiles[first * long : (first + together) * long]
         assert set(group[:, 2]) == set(range(first, first + together))
-        assert (np.diff(lengths(group, N, N, True)) <= 0).all()
+        assert (np.diff(blocks_of(group, N, N, True)) <= 0).all()
 
 
 def test_the_shortest_tiles_come_after_those_of_all_heads():
     H, N = 16, 8192
     tiles = schedule.ordered_tiles(problem_of(1, H, H, N, N, True), 128, np.arange(1, N // 128 + 1))
-    short = lengths(tiles, N, N, True) <= N // 128 // 8
+    short = blocks_of(tiles, N, N, True) <= N // 128 // 8
     assert short[-8 * H :].all() and not short[: -8 * H].any()
     assert (np.diff(tiles[-8 * H :, 0]) <= 0).all()
 
 
 @pytest.mark.parametrize("H, N", [(64, 3333), (20, 3333), (16, 6000), (36, 2048)])
 def test_the_busiest_program_has_little_more_than_the_mean(H, N):
-    """Off the powers of two: no group of heads is much smaller than the others, and short tiles fill the gaps."""
+    """Also if sizes are no powers of two: groups of heads have nearly equal sizes, and short tiles fill the gaps."""
     tiles, starts = table(2, H, H, N, N, True, 132)
-    times = np.add.reduceat(lengths(tiles, N, N, True) + schedule.BOUNDARY, starts[:-1])
+    times = np.add.reduceat(blocks_of(tiles, N, N, True) + schedule.BOUNDARY, starts[:-1])
     assert times.max() <= 1.02 * times.mean()
 
 
@@ -200,7 +200,7 @@ RULED = [(128, 128), (200, 333), (333, 200), (447, 447), (1, 300), (1000, 1000)]
 
 
 def each_once(lengths):
-    """Return pairs of lengths: each one has its turn for queries, and for keys."""
+    """Return pairs of lengths in which each length is once that of the queries, and once that of the keys."""
     return list(zip(lengths, lengths[5:] + lengths[:5], strict=True))
 
 
@@ -264,10 +264,10 @@ def test_each_score_inside_a_text_is_taken_in_once(Br):
         assert_forward_takes_in(seen, packed.prepared(*offsets).apart(mask), Br)
 
 
-def test_the_boundary_is_what_the_measured_times_say():
+def test_the_boundary_follows_from_measured_times():
     """A tile takes blocks * t_b + t_o; at d = 128, both follow from two lengths, with 16 tiles per program."""
     rows = data.measured("h200_hopper")["rows"]
-    wanted = {"pass": "forward", "impl": "hopper", "d": 128, "causal": False}
-    times = {row["N"] // 128: row["ms"] / 16 for row in rows if wanted.items() <= row.items()}
+    fields = {"pass": "forward", "impl": "hopper", "d": 128, "causal": False}
+    times = {row["N"] // 128: row["ms"] / 16 for row in rows if fields.items() <= row.items()}
     t_b, t_o = np.polyfit((8, 32), (times[8], times[32]), 1)
     assert t_o / t_b == pytest.approx(schedule.BOUNDARY, abs=0.2)  # two runs had 1.5 and 1.7

@@ -1,4 +1,4 @@
-"""Score functions, sinks and dropout against attention written out, with the gradients of what they learn."""
+"""Score functions, sinks and dropout against attention written out, with the gradients of their tensors."""
 
 import copy
 import math
@@ -38,7 +38,7 @@ def lowered(S, slopes):
     return S - slopes[..., None, None].to(S) * (OWN - KEYS).abs()
 
 
-CASES = {  # tensors that are learned; the score function made of them; the same written out
+CASES = {  # shapes of tensors with gradients; the score function made of these tensors; the same written out
     "soft cap": ((), lambda: scores.softcap(0.7), lambda S: 0.7 * torch.tanh(S / 0.7)),
     "ALiBi": (((H,),), scores.alibi, lowered),
     "ALiBi per batch": (((B, H),), scores.alibi, lowered),
@@ -55,7 +55,7 @@ CASES = {  # tensors that are learned; the score function made of them; the same
 QUICK = {"one's own"}
 
 
-def hold(learned, make, same, mask=None, seen=None, sinks=False, p=0.0, dtype=torch.float32):
+def assert_equals_written_out(learned, make, same, mask=None, seen=None, sinks=False, p=0.0, dtype=torch.float32):
     """Compare O, lse and all gradients with attention written out, in the same dtype and in float64."""
     shapes = (B, H, Nq, d), (B, Hk, Nk, d), (B, Hk, Nk, d), *learned, *([(H,)] if sinks else [])
     tensors = [randn(*shape, seed=seed).to(dtype if seed < 3 else torch.float32) for seed, shape in enumerate(shapes)]
@@ -86,24 +86,24 @@ def hold(learned, make, same, mask=None, seen=None, sinks=False, p=0.0, dtype=to
 
 @pytest.mark.parametrize("name", long_except(QUICK, CASES))
 def test_scores_equal_those_written_out(name):
-    hold(*CASES[name], masks.window(60), (OWN - 60 <= KEYS) & (KEYS <= OWN))
+    assert_equals_written_out(*CASES[name], masks.window(60), (OWN - 60 <= KEYS) & (KEYS <= OWN))
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", CASES)
 def test_scores_in_half_precision(name, dtype):
-    hold(*CASES[name], masks.causal(), KEYS <= OWN, dtype=dtype)
+    assert_equals_written_out(*CASES[name], masks.causal(), KEYS <= OWN, dtype=dtype)
 
 
-def test_sinks_are_a_key_without_a_value():
-    hold((), None, None, masks.window(9), (OWN - 9 <= KEYS) & (KEYS <= OWN), sinks=True)
+def test_a_sink_is_a_key_without_a_value():
+    assert_equals_written_out((), None, None, masks.window(9), (OWN - 9 <= KEYS) & (KEYS <= OWN), sinks=True)
 
 
 def test_everything_at_once():
     ids = torch.arange(Nk, device=DEVICE) // 50
     mask, seen = masks.documents(ids) & masks.causal(), (ids[OWN] == ids) & (KEYS <= OWN)
-    hold(*CASES["bias, cap, ALiBi"], mask, seen, sinks=True, p=0.3)
+    assert_equals_written_out(*CASES["bias, cap, ALiBi"], mask, seen, sinks=True, p=0.3)
 
 
 @pytest.mark.parametrize("sink", [100.0, -100.0, -float("inf")])
@@ -174,7 +174,7 @@ def test_the_bits_of_dropout_are_those_of_numpy(seed):
 
 @pytest.mark.exhaustive
 def test_dropout_forward_and_backward():
-    hold((), None, None, masks.causal(), KEYS <= OWN, p=0.25)
+    assert_equals_written_out((), None, None, masks.causal(), KEYS <= OWN, p=0.25)
 
 
 def test_keys_that_no_query_sees_get_no_gradient_from_a_score_of_nan():

@@ -1,4 +1,4 @@
-"""Tensors without memory of their own: operators compute with them, and every other function says that it does not."""
+"""Tensors without memory of their own: operators compute with them, every other function refuses them."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def appended(q):
     cache.append([cache.add()], q, q)
 
 
-CALLS = {  # of one tensor [1, 2, 16, 16]
+CALLS = {  # with one tensor [1, 2, 16, 16]
     "window": lambda x: flash_attention(x, x, x, causal=True),
     "score": lambda x: flash_attention(x, x, x, score=scores.softcap(3.0)),
     "decode": lambda x: decode.decode(x, (x, x)),
@@ -26,7 +26,7 @@ CALLS = {  # of one tensor [1, 2, 16, 16]
     "linear attention": lambda x: linear_attention(x, x, x),
     "append": appended,
 }
-OPTIONS = {  # of an ordinary call, by the option's own tensor
+OPTIONS = {  # the tensor of an option, and an ordinary call with this option
     "padding": (lengths, lambda x: flash_attention(q, q, q, mask=masks.padding(x))),
     "offsets": (torch.tensor([0, 16]), lambda x: flash_attention(q, q, q, mask=masks.documents(offsets=x))),
     "slopes": (slopes, lambda x: flash_attention(q, q, q, score=scores.alibi(x))),
@@ -71,7 +71,7 @@ def test_vectorised_gradients_get_a_sentence(options):
         torch.autograd.functional.jacobian(lambda q: flash_attention(q, x, x, **options), x, vectorize=True)
 
 
-def test_a_group_of_heads_fits_a_grid():
+def test_more_heads_in_a_group_than_a_grid_holds_are_refused():
     x = torch.ones(1, 1, 1, 16, device=DEVICE)
     with pytest.raises(ValueError, match="at most 65535 query heads share a key/value head, got 70000"):
         flash_attention(x.expand(1, 70000, 1, 16), x, x)

@@ -1,4 +1,4 @@
-"""Tiles of tensors: what kernels can take, and how it is described to them."""
+"""Tiles of tensors: the tensors that kernels can take, and their descriptors."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from flashlab.kernels import tiles
 
 @pytest.mark.parametrize("shape", [(2, 3, 40, 32), (1, 1, 1, 64), (2, 1, 7, 16)])
 def test_a_descriptor_is_what_its_constructor_makes(shape):
-    """The constructor's fields are private to Triton: those set without it must be all, and the same."""
+    """``_descriptor`` sets the fields without the constructor, which is slow: it must set all, to the same values."""
     x = torch.zeros(shape, dtype=torch.float16)
     ours = tiles._descriptor(x, 16)
     block = [1, 1, 16, tiles.width_of(shape[3])]
@@ -21,7 +21,7 @@ def test_a_descriptor_is_what_its_constructor_makes(shape):
         )
 
 
-def test_what_a_kernel_can_take_is_not_copied():
+def test_a_tensor_that_a_kernel_can_take_is_not_copied():
     x = torch.randn(2, 3, 40, 32)
     assert tiles.ready(x) is x
     assert tiles.ready(view := x.transpose(1, 2).contiguous().transpose(1, 2)) is view

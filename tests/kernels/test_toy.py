@@ -1,4 +1,4 @@
-"""The first Gluon kernels compile for Hopper as the lesson says, and compute X^T X where there is one."""
+"""The first Gluon kernels compile for Hopper as the lesson says, and on a Hopper GPU they compute X^T X."""
 
 import pytest
 import torch

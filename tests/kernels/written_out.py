@@ -1,4 +1,4 @@
-"""Attention written out, with every mask, score function, sink and dropout that the kernels know: the oracle."""
+"""Attention written out, with masks, score functions, sinks and dropout: the oracle for the kernels."""
 
 import math
 
@@ -20,24 +20,24 @@ def attention(q, k, v, seen, score=None, sinks=None, Z=None, scale=None):
     S = (S if score is None else score(S)).masked_fill(~seen, -math.inf)
     if sinks is not None:
         S = torch.cat([S, sinks[None, :, None, None].expand(*S.shape[:3], 1).to(S)], -1)  # [B, H, Nq, Nk + 1]
-    m = S.amax(-1, keepdim=True)
-    P = (S - m.masked_fill(m == -math.inf, 0)).exp()
-    l = P.sum(-1, keepdim=True)
+    m = S.amax(-1, keepdim=True)  # [B, H, Nq, 1]
+    P = (S - m.masked_fill(m == -math.inf, 0)).exp()  # as S
+    l = P.sum(-1, keepdim=True)  # [B, H, Nq, 1]
     P, lse = P / l.masked_fill(l == 0, 1), (m + l.log())[..., 0]
     P = P if sinks is None else P[..., :-1]
     return (P if Z is None else P * Z.to(P)) @ v.repeat_interleave(group, 1), lse
 
 
 def linear(q, k, v, decay, dtype):
-    """Return O of linear attention, with every product in this dtype, and the scores narrowed to it."""
+    """Return O of linear attention, with both products, and the scores between them, in this dtype."""
     q, k, v = (x.to(dtype) for x in (q, k, v))
-    i, j = own(q.shape[2], k.shape[2])
+    i, j = own(q.shape[2], k.shape[2])  # [N, 1], [1, N]
     near = torch.where(i >= j, decay.double()[:, None, None] ** (i - j).clamp(min=0), 0)  # [H, N, N]
     return (near * (q @ k.mT)).to(dtype) @ v
 
 
 def factors(B, H, Nq, Nk, p, seed):
-    """Return dropout's factors [B, H, Nq, Nk] by the definition of the course."""
+    """Return the factors of dropout [B, H, Nq, Nk], as the reference defines them."""
     tiles = [Dropout(p, seed, h, b).tile(slice(0, Nq), slice(0, Nk), np.float64) for b in range(B) for h in range(H)]
     return torch.tensor(np.stack(tiles)).view(B, H, Nq, Nk).to(DEVICE)
 

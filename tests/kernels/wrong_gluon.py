@@ -1,4 +1,4 @@
-"""Wrong Gluon kernels, each one edit of a right one: waits left out, wrong phases, fences, counts and bytes."""
+"""Wrong Gluon kernels, each with one edit of a right one: no wait, no fence, or a wrong phase, count or size."""
 
 import sys
 from contextlib import ExitStack, contextmanager
@@ -19,7 +19,7 @@ from flashlab.kernels.hopper import (
     work,
 )
 
-FORWARD = [  # module, function, what is replaced, what by
+FORWARD = [  # module, function, old text, new text
     (toy, "consume", "wait_full(full, g)", "pass"),
     (toy, "produce", "wait_empty(empty, g)", "pass"),
     (toy, "consume", "release(empty, g)", "pass"),
@@ -181,22 +181,22 @@ TWO_PASSES = [
     (query_gradients, "produce", "of_Q + of_dO", "of_Q"),
 ]  # fmt: skip
 
-HARMLESS = [  # another line does as much
-    (key_gradients, "step_of_keys", "    wait_full(shared.q_full, t)\n", ""),  # who writes P^T has waited for it
-    (backward_roles, "leave_out", "    fence_async_shared()\n", ""),  # the next step has one before anyone reads
-    (backward_roles, "leave_out", "    wait_full(shared.q_full, t)\n", ""),  # the other one waits, and both release
-    (backward_roles, "step", "return warpgroup_mma_wait(0, deps=(dK_j, dV_j))", "return dK_j, dV_j"),  # the next does
+HARMLESS = [  # another line has the same effect
+    (key_gradients, "step_of_keys", "    wait_full(shared.q_full, t)\n", ""),  # the writer of P^T has waited for it
+    (backward_roles, "leave_out", "    fence_async_shared()\n", ""),  # the next step has a fence before anyone reads
+    (backward_roles, "leave_out", "    wait_full(shared.q_full, t)\n", ""),  # the other consumer waits; both release
+    (backward_roles, "step", "return warpgroup_mma_wait(0, deps=(dK_j, dV_j))", "return dK_j, dV_j"),  # the next waits
     (sums, "hold", "    fence_async_shared()\n", ""),  # ``narrow_share`` begins with one, for global memory
 ]  # fmt: skip
 
 
 @contextmanager
 def wrong(module, function, old, new):
-    """Put a wrong function in the place of a right one, in all modules that name it."""
+    """Put a wrong function in the place of a right one, in all Hopper modules that have it."""
     right = getattr(module, function)
     other = edited(right, old, new)
     with ExitStack() as stack:
-        for path, it in list(sys.modules.items()):
-            if path.startswith("flashlab.kernels.hopper") and vars(it).get(function) is right:
-                stack.enter_context(mock.patch.object(it, function, other))
+        for path, imported in list(sys.modules.items()):
+            if path.startswith("flashlab.kernels.hopper") and vars(imported).get(function) is right:
+                stack.enter_context(mock.patch.object(imported, function, other))
         yield

@@ -7,10 +7,10 @@ from flashlab.reference.online_softmax import finish
 
 
 def assert_as_exact_as_plain(result, plain, exact, roundings=1):
-    """Compare the errors of ``result`` and ``plain`` (same dtype) from ``exact`` (float64).
+    """Bound the error of ``result`` by that of ``plain`` (same dtype): their differences from ``exact`` (float64).
 
-    All three are numpy arrays, or all three are torch tensors. NaN fails; infinities must be equal. ``roundings``: how
-    many roundings of the largest result are allowed on top.
+    All three are numpy arrays, or all three are torch tensors. NaN fails; infinities must be equal. ``roundings``:
+    how many roundings of the largest result the bound allows on top.
     """
     if isinstance(plain, torch.Tensor):
         assert result.dtype == plain.dtype, f"expected {plain.dtype}, got {result.dtype}"

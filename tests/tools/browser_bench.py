@@ -1,4 +1,4 @@
-"""Measure how fast figures answer a key, pages show a picture and notebooks run here: `make bench`. Not a test."""
+"""Measure how fast figures answer a key, pages show a picture and notebooks run: `make bench`. Not a test."""
 
 import datetime
 import importlib
@@ -20,8 +20,8 @@ from tests.browser.test_page import DRAGS, middle
 from tests.browser.test_site import BESIDE, FIGURES, LESSONS
 
 PRESSES = 40
-QUICK, NEW = (16, 33), 150  # limits in ms: median and 95th percentile for numbers that are there, and for new ones
-VISITS, FIRST = 5, 1000  # of each page of the site; the limit in ms for its first picture
+QUICK, NEW = (16, 33), 150  # ms: (median, 95th percentile) for numbers that the page has; for new ones
+VISITS, FIRST = 5, 1000  # visits of each page of the site; the limit in ms for its first picture
 MEGABYTES = {"the site": 25, "its largest figure": 3}
 
 # The ms from each key press, or move of a drag, to the painted picture that answers it.
@@ -43,7 +43,7 @@ WATCH = """host => {
     });
 }"""
 
-# The promise of the time, in ms since the visit began, at which a figure was on the screen, or the page without one.
+# A promise of the ms from the start of the visit until a figure, or a page without figures, is on the screen.
 PAINTED = """
 globalThis.painted = new Promise((resolve) => {
   const after = () => requestAnimationFrame(() => setTimeout(() => resolve(performance.now())));
@@ -58,7 +58,7 @@ def main():
     with chromium() as browser, Lab(browser) as lab, tempfile.TemporaryDirectory() as folder:
         print(f"JupyterLab {version('jupyterlab')}, anywidget {version('anywidget')}, Chromium {browser.version}")
         print(f"\nFrom input to picture in ms, {PRESSES} presses or moves: drawn, painted (median, 95th percentile).")
-        print(f"Limits: {QUICK[0]} and {QUICK[1]} painted where the numbers are there, {NEW} for new ones; !: beyond")
+        print(f"Limits: {QUICK[0]} and {QUICK[1]} painted for numbers that the page has, {NEW} for new ones; !: beyond")
         print(f"{'figure':24}{'where':10}{'control':12}{'drawn':>12}{'painted':>14}")
         sheet = browser.new_page(viewport={"width": 1280, "height": 900})
         for name, notebook in figures().items():
@@ -78,10 +78,10 @@ def main():
 
 
 def report(name, where, host):
-    """Print how fast a drawn figure answers: its first slider or clock, and its controls when the numbers are new."""
+    """Print how fast a drawn figure answers: its last slider (the clock), and in JupyterLab all other controls."""
     host.locator("svg").first.wait_for()
     host.evaluate(WATCH)
-    if where == "lab":  # each press asks the kernel: these numbers are not there
+    if where == "lab":  # each press asks the kernel for numbers that the page does not have
         print_times(name, where, "new numbers", new_times(host), (NEW, NEW))
     clock = host.locator("input[type=range][data-field]").last
     clock.focus()
@@ -98,7 +98,7 @@ def report(name, where, host):
 
 
 def new_times(host):
-    """Return the ms of presses that move a control without a clock from end to end."""
+    """Return the ms of presses of all controls except the clock, from end to end of a slider."""
     host.evaluate("() => answers.length = 0")
     for control in host.locator("[data-field]:not(.clock input)").all():
         control.focus()
@@ -120,7 +120,7 @@ def drag_times(host, drags):
         if key is None:
             continue
         host.get_by_role("button", name="reset").click()
-        host.page.wait_for_timeout(500)  # the handle travels there
+        host.page.wait_for_timeout(500)  # the handle travels back
         x, y = middle(host.locator(f"svg {selector}"))
         mouse.move(x, y)
         mouse.down()
@@ -137,7 +137,7 @@ def print_times(name, where, field, answers, limits=QUICK):
     if len(answers) < 2:
         return
     columns = [(median(ms), quantiles(ms, n=20, method="inclusive")[-1]) for ms in zip(*answers, strict=True)]
-    words = "".join(f"{middle:6.1f} {high:6.1f} " for middle, high in columns)
+    words = "".join(f"{usual:6.1f} {high:6.1f} " for usual, high in columns)
     beyond = any(ms > limit for ms, limit in zip(columns[-1], limits, strict=True))
     print(f"{name:24}{where:10}{field:12}{words}{'!' if beyond else ''}".rstrip(), flush=True)
 

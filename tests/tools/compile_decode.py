@@ -1,8 +1,8 @@
 """Compile the kernels of decoding for a GPU that is not here: ``python -m tests.tools.compile_decode 9.0 [LIMIT]``.
 
-``latent`` instead of a capability: the Hopper kernel for latents.
+With ``latent`` in place of the capability, compile the Hopper kernel for latents.
 
-Print one JSON object per launch, as ``compile_for`` does. LIMIT: compile that many caches at most. Needs
+Print one JSON object per launch, as ``compile_for`` does. LIMIT: the largest number of caches to compile. Needs
 TRITON_INTERPRET=0, and so a process of its own.
 """
 
@@ -48,7 +48,7 @@ def cases(capability):
 
 
 def compile_for(capability, case):
-    """Compile ``attention_split`` and ``attention_combine`` for one case. Yields a dict per kernel."""
+    """Compile the kernels of decoding for one case. Yields a dict per kernel."""
     name, q, cache, options = case
     card = configurations.Card(capability, SHARED[capability] * 1024)
     decode_tiles.launch_for.cache_clear()
@@ -74,7 +74,7 @@ def compile_for(capability, case):
 
 
 def compile_latent(paged):
-    """Compile the kernel for latents on compute capability 9.0, and return a dict."""
+    """Compile the kernel for latents on compute capability 9.0. Returns a dict."""
     lengths, table = torch.zeros(2, dtype=torch.int32), torch.zeros(2, 128, dtype=torch.int32)
     q, C = (torch.empty(*shape, 576, dtype=BF16) for shape in ((2, 128, 1), (64, 1, 64) if paged else (2, 1, 8192)))
     cache = Cache(C, C[..., :512], *((table, lengths) if paged else ()))

@@ -1,9 +1,9 @@
 """Compile the kernels of float8 for a GPU that is not here: ``python -m tests.tools.compile_float8 9.0 [LIMIT]``.
 
-``python -m tests.tools.compile_float8 hopper``: the one in Gluon, each row of hopper.json.
+With ``hopper`` in place of the capability, compile the kernel in Gluon, for each of its rows of hopper.json.
 
-Print one JSON object per launch, as ``compile_for`` does, with the instructions of tensor cores that its machine code
-has. LIMIT: compile that many cases at most. Needs TRITON_INTERPRET=0, and so a process of its own.
+Print one JSON object per launch, as ``compile_for`` does, with the numbers of its tensor-core instructions. LIMIT: the
+largest number of cases to compile. Needs TRITON_INTERPRET=0, and so a process of its own.
 """
 
 import sys
@@ -22,7 +22,7 @@ from tests.tools.compile_hopper import counts, instructions, launched
 
 
 def attention(d, mask, dtype=torch.bfloat16, N=1000, two_level=True, kernel="portable", configuration=None):
-    """Return a call of the attention kernel on one head, its scales per block."""
+    """Return a call of the attention kernel on one head, with scales per block."""
     q = torch.empty(1, 1, N, d, dtype=float8.E4M3)
     v = torch.empty(1, 1, d, tiles.count(N, 16) * 16, dtype=float8.E4M3)[..., :N].mT
     scale = torch.ones(1, 1, tiles.count(N, 128))
@@ -38,7 +38,7 @@ def quantise(d, dtype, **options):
 
 
 def cases(capability):
-    """Yield a name and a call for what is compiled: heads of all widths, the masks, and each way to quantise."""
+    """Yield a name and a call for each case: heads of all widths, the masks, and each way to quantise."""
     documents = masks.documents(torch.arange(1000, dtype=torch.int32) // 300) & masks.causal()
     for d in (64, 128, 256):
         yield f"d = {d}, one level", attention(d, masks.full(), two_level=False)
@@ -56,7 +56,7 @@ def cases(capability):
 
 
 def on_hopper():
-    """Yield N, two_level, a call and its ``Row`` for each row of hopper.json: ragged tiles, and whole ones."""
+    """Yield N, two_level, a call and its ``Row`` for each row of the kernel in hopper.json: ragged and whole tiles."""
     for row in tables.ON_HOPPER.rows:
         if row.kernel == "forward_float8":
             mask = masks.causal() if row.causal else masks.full()
@@ -66,7 +66,7 @@ def on_hopper():
 
 
 def compile_on_hopper(N, two_level, call, row):
-    """Compile the kernel in Gluon for one case, and return a dict: what it takes, and its loops."""
+    """Compile the kernel in Gluon for one case. Returns a dict: its resources, and its loops."""
     card = configurations.Card((9, 0), SHARED[9, 0] * 1024)
     with mock.patch.object(configurations, "card", lambda device: card):
         return {"N": N, "two_level": two_level, **row._asdict()} | launched(forward_float8, call)
@@ -97,7 +97,7 @@ def tile_of(compiled):
 
 
 def products(cubin):
-    """Return how often each instruction of a tensor core is in the machine code, and multiplications and additions."""
+    """Count the tensor-core instructions, multiplications and additions in the machine code, by name."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()

@@ -1,7 +1,7 @@
 """Compile the attention kernels for a GPU that is not here: ``python -m tests.tools.compile_for 9.0``.
 
 Print one JSON object per kernel: its launch, and the shared memory, registers and stack that the machine code takes.
-The arguments are those of a real launch: the kernels are run on tensors of the CPU, and ``launch`` compiles instead.
+The arguments are those of a real launch: the functions get CPU tensors, and their ``launch`` only compiles.
 Needs TRITON_INTERPRET=0, and so a process of its own.
 """
 
@@ -31,7 +31,7 @@ BINARIES = Path(triton.__file__).parent / "backends/nvidia/bin"
 
 
 class Elsewhere:
-    """Stand in for the driver of a GPU with this compute capability, as far as compiling asks for one."""
+    """Stand in for the driver of a GPU with this compute capability, with what the compiler asks for."""
 
     def __init__(self, capability):
         self.number = 10 * capability[0] + capability[1]
@@ -57,7 +57,7 @@ def compiled_instead(capability, *modules):
     kernels = []
 
     def compile_instead(kernel, grid, tensors, numbers, **options):
-        if not any(getattr(x, "repair", False) for x in numbers):  # these hardly ever compute anything
+        if not any(getattr(x, "repair", False) for x in numbers):  # these kernels rarely have work
             kernels.append(compiling(kernel, grid, tensors, numbers, **options))
 
     driver.set_active(Elsewhere(capability))
@@ -72,7 +72,7 @@ def compiled_instead(capability, *modules):
 def print_reports(cases, compile_for):
     """Print what compile_for(capability, case) yields for each of cases(capability), a line of JSON each.
 
-    Arguments of the command line: the capability, and the number of cases to compile at most, if not all.
+    Arguments of the command line: the capability, and optionally the largest number of cases to compile.
     """
     capability = tuple(int(number) for number in sys.argv[1].split("."))
     limit = int(sys.argv[2]) if len(sys.argv) > 2 else None
@@ -81,15 +81,15 @@ def print_reports(cases, compile_for):
 
 
 def print_lines(reports):
-    """Print each report as a line of JSON, as soon as it is there."""
+    """Print each report as a line of JSON, as soon as it is complete."""
     for report in reports:
         print(json.dumps(report, default=str), flush=True)
 
 
 def compile_for(capability, problem):
-    """Compile all portable kernels, forward and backward, that a problem is launched with there.
+    """Compile all portable kernels, forward and backward, of a problem on a GPU of this capability.
 
-    Yields a dict per kernel. problem.device is ignored.
+    Yields a dict per kernel. Ignores problem.device.
     """
     card = configurations.Card(capability, SHARED[capability] * 1024)
     names = (
@@ -113,7 +113,7 @@ def compile_for(capability, problem):
 
 
 def tensors_of(problem):
-    """Return q, k, v, o, lse and its rest, None if there is none, of a problem. They are never written."""
+    """Return a problem's q, k, v, o, lse, and the rest of lse or None. No kernel writes them."""
     B, H, Hk, Nq, Nk, d, dv, dtype = problem[:8]
     shapes = (B, H, Nq, d), (B, Hk, Nk, d), (B, Hk, Nk, dv), (B, H, Nq, dv)
     lse = torch.empty(B, H, Nq, dtype=torch.float32)
@@ -125,7 +125,7 @@ def tensors_of(problem):
 
 
 def describe(name, card, problem, c, compiled):
-    """Describe a compiled kernel and what it takes."""
+    """Return a dict: a compiled kernel, its launch and its resources."""
     itemsize = 4 if card.capability < (8, 0) else problem.dtype.itemsize
     return {
         "kernel": name, "capability": card.capability, "dtype": str(problem.dtype), "d": problem.d,
@@ -137,10 +137,7 @@ def describe(name, card, problem, c, compiled):
 
 
 def resources(cubin):
-    """Return registers per thread, bytes of stack, and instructions of machine code.
-
-    A stack holds what registers could not.
-    """
+    """Return registers per thread, bytes of stack (what registers could not hold), and the number of instructions."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
@@ -157,12 +154,12 @@ def output(program, *arguments):
 
 
 def problem(dtype, d, mask, N=1000):
-    """A problem of one head."""
+    """Return a problem of one head."""
     return Problem(1, 1, 1, N, N, d, d, dtype, torch.device("cpu"), mask, d**-0.5, "tf32")
 
 
 def everything(d):
-    """A problem with a mask of lists, score functions, sinks and dropout."""
+    """Return a problem with a mask that needs lists of tiles, score functions, sinks and dropout."""
     ids = torch.arange(1000, dtype=torch.int32) // 300
     slopes = torch.ones(1)
     return problem(torch.bfloat16, d, masks.documents(ids) & masks.causal())._replace(
@@ -172,7 +169,7 @@ def everything(d):
 
 
 def packed(d):
-    """A problem of packed texts, with ALiBi."""
+    """Return a problem of packed texts, with ALiBi."""
     ends = torch.tensor([0, 300, 1000], dtype=torch.int32)
     both = everything(d)._replace(
         texts=Texts(ends, ends), dropout=None, score=scores.chain(scores.alibi(torch.ones(2, 1)))
@@ -181,7 +178,7 @@ def packed(d):
 
 
 def cases(capability):
-    """Problems to compile for a card: dtypes, head dimensions and masks, most of what its configurations list."""
+    """Yield problems to compile for a card: the dtypes, head dimensions and masks of most of its configurations."""
     few = {(7, 5): [(torch.float16, (64, 256))], (8, 6): [(torch.bfloat16, (128, 256)), (torch.float32, (128,))]}
     usual = [(torch.bfloat16, (64, 128, 256)), (torch.float32, (64,))]
     yield from (

@@ -1,11 +1,11 @@
 """Compile the Hopper forward kernels without a Hopper GPU: ``python -m tests.tools.compile_hopper forward``.
 
-"forward" is each configuration in use, "kinds" each kind of mask and score function. "one_consumer", "two_consumers"
-and "persistent" are the ``rungs``, and "no_early_wait" the second without its line for the assembler.
-``compile_hopper_backward`` has the rest.
+The arguments name what to compile. "forward": each configuration in use. "kinds": each kind of mask and score function.
+"one_consumer", "two_consumers" and "persistent": these ``rungs``. "no_early_wait": the second rung without its line for
+the assembler. ``compile_hopper_backward`` compiles the backward kernels.
 
-Prints one JSON object per line: what the machine code takes, and which instructions it and its loops consist of. Needs
-TRITON_INTERPRET=0, so it runs in a process of its own.
+Prints one JSON object per line: the resources of the machine code, and the instructions in it and in its loops. Needs
+TRITON_INTERPRET=0, and so a process of its own.
 """
 
 import importlib.util
@@ -43,9 +43,9 @@ H, EVEN, RAGGED = 2, 4096, 4000
 
 
 def rows_in_use():
-    """Yield a description, a problem and a configuration for every row in use, causal ones with ragged lengths.
+    """Yield a description, a problem and a configuration for every row in use. Causal rows have ragged lengths.
 
-    With 128 columns and no mask also in float16, and with heads of 80 columns.
+    The rows of 128 columns without a mask come in float16, too, and with heads of 80 columns.
     """
     fields = ("Br", "Bc", "width", "width_v", "causal", "warps", "stages")
     rows = [tuple(getattr(row, key) for key in fields) for row in ON_HOPPER.rows if row.kernel == "forward"]
@@ -60,7 +60,7 @@ def rows_in_use():
 
 
 def kinds():
-    """Yield the same for each kind of problem and width."""
+    """Yield a description, a problem and a configuration for each kind of problem and each width."""
     causal, slopes = masks.causal(), torch.ones(H)
     documents = masks.documents(torch.arange(RAGGED) // 300) & causal
     for name, mask, score, sinks, N in (
@@ -80,13 +80,13 @@ def kinds():
 
 
 def compile_forward(name, problem, c):
-    """Return a report on the machine code of the forward kernel: a dict."""
+    """Return a dict: the name, and the resources and instructions of the forward kernel."""
     q, k, v, o, lse, _ = tensors_of(problem)
     return name | launched(forward, lambda: forward.run(o, lse, q, k, v, problem, c))
 
 
 def compile_rung(name, d, causal):
-    """Return what a rung takes and contains, as a dict."""
+    """Return a dict: a rung's name, resources and instructions."""
     module, kernels = RUNGS.get(name) or without_early_wait(), []
     x = torch.empty(1, 1, 256, d, dtype=torch.bfloat16)
     more = {"table": persistent.table_of([[0], [1]], "cpu")} if module is persistent else {}
@@ -110,7 +110,7 @@ def without_early_wait():
 
 
 def launched(module, call):
-    """Return what the one kernel takes and contains that ``call`` launches from this module, as a dict."""
+    """Return a dict: the resources and instructions of the one kernel that ``call`` launches from this module."""
     of_an_h200 = mock.patch.object(module, "multiprocessors", lambda device: 132, create=True)
     with of_an_h200, compiled_instead((9, 0), module, portable.forward) as kernels:
         call()
@@ -119,7 +119,7 @@ def launched(module, call):
 
 
 def assembled(compiled):
-    """Return bytes of shared memory, registers, bytes of stack, serialized products and counted instructions."""
+    """Return a dict: the resources, the warnings of serialized products, and the number of each instruction."""
     with tempfile.TemporaryDirectory() as folder:
         source, cubin = Path(folder, "kernel.ptx"), Path(folder, "kernel.cubin")
         source.write_text(compiled.asm["ptx"], encoding="utf-8")
@@ -127,7 +127,7 @@ def assembled(compiled):
         code = instructions(output("cuobjdump", "-sass", cubin).stdout)
         used = resources(cubin.read_bytes())
     bodies = [[text for at, text in code if begin <= at <= end] for begin, end in loops(code)]
-    # That products are serialized, each waits for the one before. (C7519 only tells of an instruction put before one.)
+    # They say that products are serialized: each waits for the one before. (C7519: an instruction was inserted.)
     warnings = re.findall(r"C75(?!19)\d\d.*", report)
     return used | {
         "shared": compiled.metadata.shared,
@@ -145,7 +145,7 @@ def instructions(sass):
 def loops(code):
     """Return the (first, last) address of each innermost loop that multiplies.
 
-    A loop ends in a conditional jump back; unconditional ones return from where a barrier is waited for.
+    A loop ends in a conditional jump back; an unconditional jump back belongs to a wait at a barrier.
     """
     jumps = [(at, re.match(r"@!?U?P\d BRA\S* .*?0x([0-9a-f]+)", text)) for at, text in code]
     back = [(int(jump[1], 16), at) for at, jump in jumps if jump and int(jump[1], 16) < at]
@@ -162,9 +162,9 @@ def counts(texts):
 
 
 def beside(loop):
-    """Count the exponentials that the newest product may run beside: after a wait for all but it, before its own.
+    """Count the exponentials that overlap with the newest product.
 
-    A product in pieces counts as so many.
+    They are between the wait for all products but the newest and the next wait for all. Each piece counts as a product.
     """
     waits = [i for i, text in enumerate(loop) if "WARPGROUP.DEPBAR" in text]
     begin = next((i for i in waits if "gsb0, 0x0" not in loop[i]), len(loop))

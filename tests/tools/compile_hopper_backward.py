@@ -1,8 +1,8 @@
-"""Compile the Hopper backward kernel without a Hopper GPU: ``python -m tests.tools.compile_hopper_backward``.
+"""Compile the Hopper backward kernels without a Hopper GPU: ``python -m tests.tools.compile_hopper_backward``.
 
 Prints one JSON object per line, as ``compile_hopper`` does, for each configuration in use and each kind of mask and
-score function. The arguments are those of a real launch: the kernels are run on tensors of the CPU, and ``launch``
-compiles instead. Needs TRITON_INTERPRET=0, and so a process of its own.
+score function. The arguments are those of a real launch: the functions get CPU tensors, and their ``launch`` only
+compiles. Needs TRITON_INTERPRET=0, and so a process of its own.
 """
 
 from unittest import mock
@@ -22,7 +22,7 @@ H, EVEN, RAGGED = 4, 1024, 1000
 
 
 def kinds():
-    """Yield the name of each kind of problem, its mask, its score function, and a number of keys."""
+    """Yield the name, mask, score function and number of keys of each kind of problem."""
     yield "full", masks.full(), None, EVEN
     yield "causal", masks.causal(), None, RAGGED
     yield "window", masks.window(300, 20), None, RAGGED
@@ -45,7 +45,7 @@ def problem_of(name, mask, score, N, d, dtype):
 
 
 def compile_kernels(problem, launches):
-    """Return the two kernels that a problem is launched with beside ``row_constants``."""
+    """Return the two kernels of a problem's backward pass beside ``row_constants``."""
     q, k, v, o, lse, rest = tensors_of(problem)
     launches = divided(launches | {"row_constants": STREAMED}, Card((9, 0), 227 * 1024), problem)
     no_constants = mock.patch.object(rows, "launch", lambda *_, **__: None)
@@ -56,7 +56,7 @@ def compile_kernels(problem, launches):
 
 
 def cases():
-    """Yield each kind of problem with its heads' columns, dtype, and the kernels of its backward pass."""
+    """Yield each kind of problem with the columns and dtype of its heads, and the kernels of its backward pass."""
     for kind in kinds():
         for d in (64, 80, 128) if kind[0] == "causal" else (64, 128):
             for dtype in (torch.bfloat16, torch.float16) if (kind[0], d) == ("full", 128) else (torch.bfloat16,):

@@ -14,7 +14,7 @@ CASES = (64, torch.bfloat16), (128, torch.bfloat16), (128, torch.float16), (64, 
 
 
 def compile_for(capability, case):
-    """Compile the kernel for heads of d columns, and yield what it takes."""
+    """Compile the kernel for one case (columns of a head, dtype). Yields a dict: its resources."""
     d, dtype = case
     device = mock.patch.object(checks, "DEVICE", torch.device("cpu"))
     with device, compiled_instead(capability, linear_attention) as kernels:

@@ -1,4 +1,4 @@
-"""A figure drawn by its own script, without a browser: node runs the pure part and writes the drawing down."""
+"""Draw a figure with its own script in node, without a browser: ``draw``."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ console.log(JSON.stringify(drawings));
 
 
 def draw(figure, states, width=WIDTH) -> list[dict]:
-    """Return for each state its key, the height of its drawing, and the drawing as SVG text."""
+    """Return a dict for each state: its key, the height of its drawing, and the drawing as SVG text."""
     clock = next((field for field, control in figure.CONTROLS.items() if isinstance(control, Scrub)), None)
     jobs = [
         {"trace": figure.trace(state), "state": asdict(state), "step": getattr(state, clock or "", 0), "width": width}
@@ -39,18 +39,18 @@ def draw(figure, states, width=WIDTH) -> list[dict]:
 def run(program, data):
     """Run a program with node, which reads the data as JSON, and return the data that it writes as JSON."""
     command = [NODE, "--input-type=module", "--eval", program]
-    done = subprocess.run(command, input=json.dumps(data, allow_nan=False), capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(done.stderr[-2000:])
-    return json.loads(done.stdout)
+    result = subprocess.run(command, input=json.dumps(data, allow_nan=False), capture_output=True, text=True)
+    if result.returncode:
+        raise RuntimeError(result.stderr[-2000:])
+    return json.loads(result.stdout)
 
 
 def digest(figure) -> str:
-    """Return the digest of the drawing of a figure's first state, as node makes it, and of its colours."""
+    """Return a digest of the drawing of a figure's first state and of the colours."""
     return digest_of(draw(figure, [figure.State()])[0])
 
 
 def digest_of(drawing) -> str:
-    """Return the digest of what ``draw`` returns for a state, and of the colours."""
+    """Return a digest of a drawing of ``draw`` and of the colours."""
     style = (page.HERE / "js" / "theme.css").read_text(encoding="utf-8")
     return hashlib.sha256((drawing["markup"] + style).encode()).hexdigest()

@@ -1,6 +1,6 @@
-"""Start the kernels of notebooks as forks of one process that has imported what most of them import: ``launch``.
+"""Start the kernels of notebooks as forks of one process that has already imported their common modules: ``launch``.
 
-To import that takes two seconds. It is no module of the course, and not Triton: those a kernel imports for itself.
+These imports take two seconds. Modules of the course and Triton are not among them: each kernel imports its own.
 """
 
 import gc
@@ -15,7 +15,7 @@ IMPORTED = ["anywidget", "ipykernel.ipkernel", "ipykernel.kernelapp", "matplotli
 
 
 class Kernel:
-    """A kernel's process, with what jupyter_client uses of a subprocess.Popen."""
+    """A kernel's process, with the part of ``subprocess.Popen`` that jupyter_client uses."""
 
     server = stdin = stdout = stderr = returncode = None
 
@@ -46,12 +46,12 @@ class Kernel:
 
 
 def launch(command, env, cwd=None, **_):
-    """Start a kernel, instead of jupyter_client's ``launch_kernel``."""
+    """Start a kernel, in place of jupyter_client's ``launch_kernel``."""
     return Kernel(command, env, cwd)
 
 
 def serve():
-    """Fork kernels and tell how they ended, until nobody can ask any more. Return, in a kernel, what it is to be."""
+    """Fork kernels and answer with their exit status, until stdin ends. In a kernel, return the arguments of ``be``."""
     for line in sys.stdin:
         question = json.loads(line)
         if "pid" in question:
@@ -66,12 +66,12 @@ def serve():
 
 
 def be(arguments, env, folder):
-    """Be the kernel that ``python -m ipykernel_launcher`` would be in that folder."""
-    nothing = os.open(os.devnull, os.O_RDWR)
+    """Become the kernel that ``python -m ipykernel_launcher`` would start in this folder."""
+    null = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
-        os.dup2(nothing, stream)
+        os.dup2(null, stream)
     os.environ.clear()
-    os.environ.update(env, JPY_PARENT_PID=str(os.getppid()))  # it ends with its parent
+    os.environ.update(env, JPY_PARENT_PID=str(os.getppid()))  # ipykernel ends when its parent does
     os.chdir(folder)
     sys.argv = arguments
     sys.modules["ipykernel.kernelapp"].launch_new_instance()

@@ -1,4 +1,4 @@
-"""Checks that may never end, in a process of their own: ``OneProcess``."""
+"""Run checks that may hang, in a process of their own: ``OneProcess``."""
 
 import multiprocessing
 import sys
@@ -10,7 +10,7 @@ import pytest
 class OneProcess:
     """A process that runs one check after the other, so that torch is imported, and a kernel compiled, only once.
 
-    A process whose check failed or did not end is not used again: its GPU may be in any state.
+    After a check that failed or did not end, the next one gets a new process: the GPU may be in any state.
     """
 
     def __init__(self, seconds):
@@ -18,13 +18,13 @@ class OneProcess:
         self.process = self.connection = None
 
     def run(self, check, *args):
-        """Run a function of a module with these arguments there. Fail as it fails, or after too many seconds."""
+        """Run a function of a module in the process. Fail if it fails, or after ``seconds``."""
         if self.process is None:
             context = multiprocessing.get_context("spawn")
-            self.connection, end = context.Pipe()
-            self.process = context.Process(target=_serve, args=(end,), daemon=True)
+            self.connection, its_end = context.Pipe()
+            self.process = context.Process(target=_serve, args=(its_end,), daemon=True)
             self.process.start()
-            end.close()  # so that the end of the process is the end of the connection
+            its_end.close()  # so that the end of the process is the end of the connection
         self.connection.send((check, args))
         if not self.connection.poll(self.seconds):
             self.end()
@@ -47,7 +47,7 @@ class OneProcess:
 
 
 def _serve(connection):
-    """Run the checks that come, and answer each with None or how it failed."""
+    """Run the checks that come, and answer each with None or the traceback of its failure."""
     while True:
         check, args = connection.recv()
         try:

@@ -1,4 +1,4 @@
-"""Run ``pip install`` with these arguments and print how far it is, for the Makefile: it needs no package.
+"""Run ``pip install`` with these arguments and print its progress, for the Makefile. Needs no package.
 
 python tests/tools/install.py ...
 """
@@ -10,16 +10,16 @@ import sysconfig
 import time
 from pathlib import Path
 
-LOG = Path(__file__).resolve().parents[2] / ".venv/pip.log"  # what pip printed last
-PACE = 5.0  # seconds between two lines on how far pip is
+LOG = Path(__file__).resolve().parents[2] / ".venv/pip.log"  # all that pip printed in its last run
+PACE = 5.0  # seconds between two lines of progress
 MB = {"kB": 1e-3, "MB": 1, "GB": 1e3}
 SITE = Path(sysconfig.get_path("purelib"))
 
 
 def install(arguments):
-    """Run ``pip install``, and print every few seconds how far it is. Return its exit status, once its reason is said.
+    """Run ``pip install``, print its progress every few seconds, and its errors if it fails. Return its exit status.
 
-    pip alone prints a page of lines per minute, and none at all while it unpacks, which is half of the time.
+    pip alone prints a page of lines per minute, and no line while it unpacks, which is half of the time.
     """
     options = ["--disable-pip-version-check", "--no-compile", "--progress-bar", "off"]
     before, began, status = count(), time.monotonic(), None
@@ -51,11 +51,11 @@ def count():
 
 
 def progress(log, new):
-    """Return how far pip is, by what it has printed. new: packages that it has installed."""
-    if found := re.findall("^Installing collected packages: (.*)", log, re.MULTILINE):
-        return f"unpacked {new} of {found[-1].count(',') + 1} packages"
-    if found := re.findall(r"^WARNING: (Retrying.{1,90})", log.splitlines()[-1] if log else ""):
-        return found[0]
+    """Return the progress that pip's log shows. new: the number of packages that it has installed."""
+    if lists := re.findall("^Installing collected packages: (.*)", log, re.MULTILINE):
+        return f"unpacked {new} of {lists[-1].count(',') + 1} packages"
+    if retries := re.findall(r"^WARNING: (Retrying.{1,90})", log.splitlines()[-1] if log else ""):
+        return retries[0]
     files = re.findall(r"^ *(?:Downloading|Using cached) (\S+(?<!metadata)) \(([\d.]+) (\w+)\)", log, re.MULTILINE)
     if not files:
         return f"looked up {len(re.findall('^Collecting ', log, re.MULTILINE))} packages"

@@ -12,5 +12,5 @@ def in_two_passes(stages):
 
 
 def launches_of(width):
-    """Return launches for heads of this many columns: the order of products depends on the stages."""
+    """Return launches for heads of this many columns. The number of stages decides the order of the products."""
     return LAUNCHES if width <= 128 else in_two_passes(3 if width <= 192 else 2)

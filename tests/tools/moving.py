@@ -1,6 +1,6 @@
-"""Films the README's picture, figures/tiling as it plays: `python -m tests.tools.moving`. Needs node and Chromium.
+"""Film the README's picture, figures/tiling as it plays: `python -m tests.tools.moving`. Needs node and Chromium.
 
-It keeps the digest of the drawing that it shows, as still pictures do.
+The file has the digest of the figure's drawing in it, as still pictures do.
 """
 
 import io
@@ -14,7 +14,7 @@ from figures.figure import steps
 from tests.browser.lab import ROOT, chromium
 from tests.tools.drawn import digest
 
-EVERY, MS, COLOURS = 3, 160, 40  # steps per picture, ms per picture, colours of all
+EVERY, MS, COLOURS = 3, 160, 40  # steps per picture, ms per picture, colours of the film
 FILM = ROOT / ".github" / "tiling.gif"
 CLOCK = "input[type=range][data-field]"
 
@@ -34,7 +34,7 @@ def main():
             pictures.append(Image.open(io.BytesIO(stage.screenshot())).convert("RGB"))
     colours = pictures[len(pictures) // 2].quantize(COLOURS)
     first, *rest = (picture.quantize(palette=colours, dither=Image.Dither.NONE) for picture in pictures)
-    durations = [MS] * len(rest) + [3000]  # the end stays
+    durations = [MS] * len(rest) + [3000]  # the last picture stays
     about = {"comment": digest(tiling), "loop": 0, "optimize": True}
     first.save(FILM, save_all=True, append_images=rest, duration=durations, **about)
     print(f"{FILM.name}: {len(pictures)} pictures, {FILM.stat().st_size / 1000:.0f} kB")

@@ -28,16 +28,16 @@ from figures import page
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 400_000  # bytes of a notebook file
 WIDGET = "application/vnd.jupyter.widget-view+json"
-KEPT = ("jupyter", "tags")  # a cell's metadata: what is collapsed, and what it is
+KEPT = ("jupyter", "tags")  # metadata of cells to keep: what is collapsed, and tags
 EXERCISE, NOT_COMPARED = "exercise", "nbval-ignore-output"  # the second tag is nbval's
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-WORDS = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")  # online-merge-exercise
+WORDS = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")  # as in online-merge-exercise
 PICTURE = re.compile(r'(?<=src="data:image/png;base64,)[^"]+')
-RANDOM = re.compile(r"[0-9a-f]{8}(-[0-9a-f-]+)?")  # what Jupyter gives a cell that has none, or another cell's
+RANDOM = re.compile(r"[0-9a-f]{8}(-[0-9a-f-]+)?")  # Jupyter's id for a cell without one, or with that of another cell
 
 
 def normalise(notebook):
-    """Return the notebook in its committed form, a new object; what is in that form already comes back equal."""
+    """Return a copy of the notebook in its committed form. A notebook in that form does not change."""
     notebook = copy.deepcopy(notebook)
     notebook.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": {"name": "python"}})
     notebook.nbformat, notebook.nbformat_minor = 4, 5
@@ -89,10 +89,10 @@ def main(arguments):
     failed = False
     for path in options.paths:
         notebook = normalise(nbformat.read(path, as_version=4) if options.stored else execute(path))
-        found = list(faults(notebook))
-        for fault in found:
+        sentences = list(faults(notebook))
+        for fault in sentences:
             print(f"{path}: {fault}", file=sys.stderr)
-        failed = failed or bool(found)
+        failed = failed or bool(sentences)
         nbformat.write(notebook, path)
         print(f"{path}: {len(notebook.cells)} cells, {path.stat().st_size / 1000:.0f} kB")
     return int(failed)
@@ -115,7 +115,7 @@ def _tags(cells):
 
 
 def _checks_a_name(node):
-    """Return whether a node checks what a name holds; a wrong answer of the lesson's own is a lambda."""
+    """Return whether a node is ``check(.., NAME)``. A lesson passes wrong answers of its own as lambdas."""
     match node:
         case ast.Call(func=ast.Name("check"), args=[_, ast.Name()]):
             return True
@@ -134,13 +134,13 @@ def _normalise_output(output, count):
 
 
 def _still(shown, words):
-    """Return what is left of a live figure or chart without its script; other HTML as it is."""
+    """Return a live figure or chart without its script, and other HTML as it is."""
     if "data-chart=" in shown:
         return re.sub("<script.*</script>", "", shown, flags=re.S)
     if "data-figure=" not in shown:
         return shown
     still = re.search("<figure.*</figure>", shown, re.S)[0]
-    return still if "<img" in still else page.captioned(_photograph(shown), words)  # of what this notebook computed
+    return still if "<img" in still else page.captioned(_photograph(shown), words)  # with the numbers of this notebook
 
 
 def _photograph(live):
@@ -149,9 +149,9 @@ def _photograph(live):
     return _encoded(photograph(live))
 
 
-def _smaller(found):
-    """Encode the same pixels in fewer bytes: a chart is encoded for speed."""
-    png = base64.b64decode(found[0])
+def _smaller(match):
+    """Encode the same pixels in fewer bytes: charts are encoded for speed."""
+    png = base64.b64decode(match[0])
     return base64.b64encode(min(png, _encoded(Image.open(io.BytesIO(png))), key=len)).decode()
 
 

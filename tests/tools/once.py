@@ -5,22 +5,22 @@ from pathlib import Path
 
 
 class Once:
-    """Call functions once for all who have this folder in common: the first keeps the result, as JSON, for the others.
+    """Call functions once for all processes that share a folder.
 
-    They wait while it is made. What failed is not kept: the next one tries again.
+    The first process stores the result there as JSON, and the others wait. After a failure, the next one tries again.
     """
 
     def __init__(self, folder: Path):
         self.folder = folder
 
     def __call__(self, function, *arguments: str):
-        """Return function(*arguments), which JSON can hold. The arguments name a file."""
+        """Return function(*arguments). The result must fit in JSON, and the arguments in the name of a file."""
         import fcntl  # not on Windows, where nothing is compiled
 
-        kept = self.folder / f"{'-'.join([function.__name__, *arguments])}.json"
-        with kept.with_suffix(".lock").open("w") as lock:
+        path = self.folder / f"{'-'.join([function.__name__, *arguments])}.json"
+        with path.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not kept.exists():
+            if not path.exists():
                 text = json.dumps(function(*arguments))
-                kept.write_text(text, encoding="utf-8")
-            return json.loads(kept.read_text(encoding="utf-8"))
+                path.write_text(text, encoding="utf-8")
+            return json.loads(path.read_text(encoding="utf-8"))

@@ -1,11 +1,11 @@
-"""Number the lessons anew, after a line was inserted in ``flashlab.course.lessons`` or moved.
+"""Number the lessons anew, after a line of ``flashlab.course.lessons`` was inserted or moved.
 
     python -m tests.tools.renumber
 
-A new notebook begins as notebooks/NAME.ipynb. Notebooks get the file names of their places, and texts the new numbers,
-in these forms: "lessons 06 (tiles), 08", [06 Tiling](06_tiling.ipynb), `--lessons 06 08`. Titles, links to neighbours,
-the README's table and those of the map are written from the list. A range keeps its ends: only the author knows whether
-a new lesson inside belongs to it.
+A new notebook has the path notebooks/NAME.ipynb at first. Notebooks get the file names of their places, and texts the
+new numbers, in these forms: "lessons 06 (tiles), 08", [06 Tiling](06_tiling.ipynb), `--lessons 06 08`. Titles, links to
+neighbours, the README's table and those of the map are written from the list. A range keeps its ends: only the author
+knows whether a new lesson inside belongs to it.
 """
 
 import re
@@ -28,12 +28,12 @@ TITLE = re.compile(r"# (?:\d\d · )?(.*)")
 
 
 def changes():
-    """Return what differs from the list: new paths of notebooks, and new texts of files, each by its path until now."""
+    """Return what differs from the list: new paths of notebooks, and new texts of files, both by present path."""
     stems = {path.stem: path for path in (ROOT / "notebooks").glob("*.ipynb")}
     now = {it: next(stem for stem in stems if re.fullmatch(rf"(\d\d_)?{it.name}", stem)) for it in LESSONS}
     lessons = {stems[stem]: it for it, stem in now.items()}
-    found = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in SUFFIXES)
-    paths = [ROOT / "README.md", *(path for path in found if COPIES not in path.parents)]
+    candidates = (path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in SUFFIXES)
+    paths = [ROOT / "README.md", *(path for path in candidates if COPIES not in path.parents)]
     texts = {path: path.read_text(encoding="utf-8") for path in paths}
     new = {path: renumbered(text, now) for path, text in texts.items()}
     new[ROOT / "README.md"] = table(new[ROOT / "README.md"], r"\d\d", rows("notebooks/"))
@@ -46,11 +46,11 @@ def changes():
 
 
 def renumbered(text, now):
-    """Return a text with new numbers. now: the stem of each lesson's notebook until now."""
+    """Return a text with new numbers. now: the present stem of each lesson's notebook."""
     before = {stem: it for it, stem in now.items() if stem != it.name}
     numbers = {stem[:2]: f"{number(it):02}" for stem, it in before.items()}
     text = NUMBERS.sub(
-        lambda found: re.sub(r"\b\d\d\b(?![^(]*\))", lambda it: numbers.get(it[0], it[0]), found[0]), text
+        lambda match: re.sub(r"\b\d\d\b(?![^(]*\))", lambda it: numbers.get(it[0], it[0]), match[0]), text
     )
     return re.sub(rf"\b({'|'.join(before)})\b", lambda it: notebook(before[it[0]]).removesuffix(".ipynb"), text)
 
@@ -78,12 +78,12 @@ def links(lesson, titles):
 
 
 def table(text, first, lines):
-    """Return a text with these lines for the rows of a table from the one on that begins with ``first``."""
+    """Return a text in which these lines replace the rows of a table, from the row that begins with ``first`` on."""
     return one(re.compile(rf"^\| {first} \|.*(?:\n\|.*)*", re.MULTILINE), "\n".join(lines), text)
 
 
 def one(pattern, words, text):
-    """Return a text with these words in the one place that has the pattern."""
+    """Return a text in which these words replace the one match of the pattern."""
     result, places = pattern.subn(lambda _: words, text)
     if places != 1:
         raise ValueError(

@@ -1,8 +1,8 @@
-"""Run tests under compute-sanitizer's memcheck and racecheck: ``python -m tests.tools.sanitize ARGUMENTS``, of pytest.
+"""Run tests under compute-sanitizer's memcheck and racecheck: ``python -m tests.tools.sanitize PYTEST_ARGUMENTS``.
 
-Both take all tests, in parts that run side by side: each is a process of pytest. What a part found is printed as soon
-as it ends, with all its output if it failed; then the status is 1. The sanitizer looks at our kernels only: those of
-torch, which the tests compare with, have the names of C++ functions, and these begin with _Z.
+Each tool runs all tests, in parts. The parts run side by side, each in a pytest process. A line about a part is printed
+as soon as it ends, with all its output if it failed; then the status is 1. The sanitizer checks our kernels only: it
+leaves out those whose names begin with _Z, which are C++ functions, such as the kernels of torch in these tests.
 """
 
 import itertools
@@ -17,9 +17,9 @@ from tests.tools import racecheck
 
 TOOLS = {"memcheck": ["--error-exitcode", "1"], "racecheck": ["--print-limit", "1000"]}
 SUMMARIES = {"memcheck": "ERROR", "racecheck": "RACECHECK"}
-PARTS = 7  # per tool: two tools on 16 cores, and each process of theirs has gigabytes of a GPU's memory
-SECONDS = 400  # for a part of seven tests, 12 s each alone with racecheck: a kernel that waits at a barrier never ends
-PORT, PORTS = 49152, 10  # the first that the sanitizer tries, and how many: each process gets ports of its own
+PARTS = 7  # per tool: two tools share 16 cores, and each process takes gigabytes of a GPU's memory
+SECONDS = 400  # limit of a part, of seven tests of 12 s each under racecheck: a hung kernel never ends
+PORT, PORTS = 49152, 10  # the sanitizer's first port, and how many it tries: each process gets ports of its own
 
 
 def collected(tests):
@@ -32,7 +32,7 @@ def collected(tests):
 
 
 def divided(names, parts):
-    """Return lists of neighbours, as equal as can be: similar tests share kernels, and a process prepares each once."""
+    """Return lists of neighbours, of nearly equal length: neighbours share kernels, which a process compiles once."""
     ends = [len(names) * i // parts for i in range(parts + 1)]
     return [names[a:b] for a, b in itertools.pairwise(ends) if a < b]
 
@@ -45,11 +45,11 @@ def command_of(tool, names, place):
 
 
 def run(tool, command):
-    """Run a part. Return all that it printed if something is wrong, else "", and one line about it."""
+    """Run a part. Return its output if something is wrong, else "", and one line about it."""
     begin = time.monotonic()
     limited = ["timeout", "--kill-after", "5", str(SECONDS), *command]  # ends the processes of the command, too
-    done = subprocess.run(limited, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
-    status, output = done.returncode, done.stdout
+    result = subprocess.run(limited, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    status, output = result.returncode, result.stdout
     harmless, races = racecheck.judge(output)
     ended = f"{SUMMARIES[tool]} SUMMARY: " in output
     wrong = output if status or races or not ended else ""

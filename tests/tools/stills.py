@@ -1,6 +1,6 @@
-"""Photographs every drawn figure's first state: `python -m tests.tools.stills [NAME ...]`. Needs node and Chromium.
+"""Photograph every drawn figure's first state: `python -m tests.tools.stills [NAME ...]`. Needs node and Chromium.
 
-A still keeps the digest of the drawing that it shows, so that a test without a browser sees when it is out of date.
+A still has the digest of its drawing in it: a test without a browser sees from it whether the still is out of date.
 """
 
 import importlib

@@ -1,8 +1,8 @@
-"""Have the Hopper kernels, in the interpreter of Gluon, show which scores they take in.
+"""Check which scores the Hopper kernels take in, in the interpreter of Gluon.
 
-Values, and what else a pass adds up, are random signs, so a key too many, too few or in another's place changes sums of
-32 or 64 columns. Forward, weights are 1 or 2. Backward, each weight and the gradient of each score is 1: dQ, dK and dV
-are sums of what they met.
+All that a pass adds up are random signs, so a key too many, too few or in another's place changes the sums of 32 or 64
+columns. In the forward pass, each weight is 1 or 2. In the backward pass, each weight and the gradient of each score is
+1: dQ, dK and dV are sums over the scores that the kernel took in.
 """
 
 import math
@@ -32,13 +32,13 @@ def signs(*shape, seed=0):
 
 def in_window(mask, Nq, Nk):
     """Return which scores a window shows, [Nq, Nk]."""
-    distance = torch.arange(Nk) - torch.arange(Nk - Nq, Nk)[:, None]  # [Nq, Nk]      from a query's own key
+    distance = torch.arange(Nk) - torch.arange(Nk - Nq, Nk)[:, None]  # [Nq, Nk], from a query's own key
     left, right = (Nq + Nk if end is None else end for end in mask)
     return (distance >= -left) & (distance <= right)
 
 
 def assert_forward_takes_in(seen, mask, Br, kernel="forward"):
-    """Compare with the scores that a mask shows, [Nq, Nk]. What no query sees in a window is NaN."""
+    """Compare with ``seen`` [Nq, Nk], the scores that a mask shows. Keys that no query sees in a window are NaN."""
     (Nq, Nk), d = seen.shape, 64
     first = torch.arange(d) == 0  # the column of q and k that is not 0
     q, v = first.expand(1, 1, Nq, d).to(NARROW), signs(1, 1, Nk, d)
@@ -65,13 +65,13 @@ def in_one_program(problem, Br, Bc, _):
 
 
 def assert_backward_takes_in(seen, mask, H=1, Hk=1, d=64, biases=None):
-    """Compare with the scores that a mask shows, [Nq, Nk] or [H, Nq, Nk]; tiles without one are not met.
+    """Compare with ``seen``, the scores that a mask shows, [Nq, Nk] or [H, Nq, Nk]. Tiles without one must be skipped.
 
     Scores are far below 0, so the weight of a key past the end would be infinite. biases: of each head's scores, [H].
     """
     Nq, Nk = seen.shape[-2:]
     seen = seen.expand(H, Nq, Nk)
-    of_k = torch.arange(d) < d // 2  # these columns are 0 in q, but for the first, and the others in k
+    of_k = torch.arange(d) < d // 2  # these columns are 0 in q, except the first; the others are 0 in k
     q, k = signs(1, H, Nq, d, seed=1).masked_fill(of_k, 0), signs(1, Hk, Nk, d, seed=2).masked_fill(~of_k, 0)
     q[..., 0], k[..., 0] = 16, -16  # scores are -256
     lse = torch.full((1, H, Nq), -256.0)
@@ -83,11 +83,11 @@ def assert_backward_takes_in(seen, mask, H=1, Hk=1, d=64, biases=None):
     exact += [(seen.mT.float() @ x[0].float()).view(Hk, H // Hk, Nk, d).sum(1) for x in (q, do)]
     k, v = (x.masked_fill(~seen.any(1).any(0)[:, None], math.nan) for x in (k, v))
     problem = Problem.of(q, k, v, mask, 1.0, score=score)
-    found = [torch.full_like(x, math.nan) for x in (q, k, v)]
-    backward.run(found, (do, torch.ones_like(lse)), (q, k, v, torch.zeros_like(q), lse), problem, LAUNCHES)
-    assert_close([x[0] for x in found], [x.to(NARROW) for x in exact], rtol=0, atol=0)
-    problem, *_ = backward.without_unseen(problem, *found[1:], k, v)
-    assert met(problem) == shown(seen[..., -problem.Nk :]), "tiles that nobody needs, or a tile too few"
+    gradients = [torch.full_like(x, math.nan) for x in (q, k, v)]
+    backward.run(gradients, (do, torch.ones_like(lse)), (q, k, v, torch.zeros_like(q), lse), problem, LAUNCHES)
+    assert_close([x[0] for x in gradients], [x.to(NARROW) for x in exact], rtol=0, atol=0)
+    problem, *_ = backward.without_unseen(problem, *gradients[1:], k, v)
+    assert tiles_met(problem) == tiles_shown(seen[..., -problem.Nk :]), "a tile too many or too few"
 
 
 class Fields(NamedTuple):
@@ -107,8 +107,8 @@ def count_tiles(total, problem, turns, Br: gl.constexpr, keys: gl.constexpr):
         gl.atomic_add(total, queries.count(work, problem))
 
 
-def met(problem):
-    """Return how many tiles the backward kernel meets."""
+def tiles_met(problem):
+    """Return how many tiles the backward kernel computes."""
     Br, keys = backward.ROWS_OF_QUERIES, backward.KEYS
     of_head, total = tiles.count(problem.Nk, keys), torch.zeros(1, dtype=torch.int32)
     fields = Fields(queries.kernel_args(problem, Br, keys), problem.group, problem.Nq, problem.Nk)
@@ -117,7 +117,7 @@ def met(problem):
     return int(total)
 
 
-def shown(seen):
-    """Return how many tiles of the backward kernel hold a visible score."""
+def tiles_shown(seen):
+    """Return how many tiles of the backward kernel have a visible score."""
     tall, wide = torch.split(seen, backward.ROWS_OF_QUERIES, 1), backward.KEYS
     return sum(int(part.any((1, 2)).sum()) for row in tall for part in torch.split(row, wide, 2))
