@@ -1,4 +1,4 @@
-"""The pages that are no lessons: front page, figures, measurements, interface, and Markdown files of this folder."""
+"""The pages that are no lessons: front page, figures, measurements, wrong answers, interface, Markdown."""
 
 import importlib
 import pkgutil

@@ -35,7 +35,7 @@ KERNELS = {
 class State:
     """``step`` loads and stores of the kernel have happened, on rows of ``N`` elements, in blocks of ``block``."""
 
-    step: int = 6  # a program in the middle stores
+    step: int = 6  # at first the figure shows a store of one of the middle programs
     kernel: str = "add"
     N: int = 13
     block: int = 4
@@ -61,7 +61,7 @@ def _trace(kernel: str, N: int, block: int) -> dict[str, Any]:
                 "tensor": now.name,
                 "rows": rows[0] if rows else (0, 1),
                 "columns": columns,
-                "ran": lines,  # since the program began or its last load or store; the last line moves this
+                "ran": lines,  # since the previous load or store, or the program's begin; the last is this one
                 "value": _value(source[lines[-1]]),
                 "loaded": moved["load"],
                 "stored": moved["store"],

@@ -1,8 +1,9 @@
 """Linear memory, quadratic time: how long a context one card can hold, and how long it would take.
 
 Kills two beliefs at once: that attention's memory must grow with the square of N, and that FlashAttention made
-attention linear. Memory is the most that one layer's attention holds at once. Time is the longer of two: that of the
-products and that of the bytes, at the card's peak rates. A real program needs more memory and more time.
+attention linear. Memory is the most that one layer's attention holds at once. Time is the longer of
+two times at the card's peak rates: that for the FLOPs of the matrix products, and that for the bytes moved. A real
+program needs more memory and more time.
 """
 
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ def _trace(name: str, batch: int, heads: int, d: int, dtype: str, training: bool
 
 
 def _seconds(N: int, d: int, flop_rate: float | None, byte_rate: float, *, heads: int, **way: Any) -> float | None:
-    """Return the least time of all heads at these peaks; None where the rate of products is not known."""
+    """Return a lower bound of the time for all heads together at these rates; None if the FLOP rate is not known."""
     return heads * roofline.seconds(*_demand(N, d, **way), flop_rate, byte_rate) if flop_rate else None
 
 

@@ -9,7 +9,7 @@ from matplotlib.path import Path
 
 from figures import style
 
-# The colours of charts, by the name that theme.css gives them in light and in dark.
+# The colours of charts, by the names of their variables in theme.css, which has a light and a dark value for each.
 TOKENS = {
     name: getattr(style, name.upper()) for name in ("ink", "pale", "paper", "standard", "slow", "fast", "brown", "pink")
 }
@@ -45,7 +45,7 @@ class Recorder(RendererBase):
         return self._agg.get_canvas_width_height()
 
     def draw_path(self, gc: Any, path: Path, transform: Any, rgbFace: Any = None) -> None:
-        """Record a path, unless nothing of it is seen: it is empty, has no colour, or has that of the ground."""
+        """Record a path, unless it is empty, has neither fill nor stroke, or is filled with the background's colour."""
         d = "".join(
             LETTERS[code] + " ".join(f"{value:g}" for value in self._placed(points))
             for points, code in path.iter_segments(transform, simplify=True)
@@ -96,7 +96,7 @@ class Recorder(RendererBase):
         self.nodes.append(["text", attributes, s])
 
     def draw_image(self, gc: Any, x: float, y: float, im: Any, transform: Any = None) -> None:
-        """Leave an image out: a chart's marks are its cells."""
+        """Record no image: the page draws the cells of a heat map, which are the marks of its chart."""
 
     def _placed(self, points: Any) -> np.ndarray:
         """Return points in pixels from the upper left corner, as SVG counts them."""

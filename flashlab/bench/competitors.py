@@ -28,7 +28,7 @@ NAMES = (*USUAL, "portable", "hopper", "fa3", "fa4")
 def implementation(name: str) -> Attention:
     """Return the implementation of that name, one of ``NAMES``.
 
-    It raises an exception of its own kind for inputs that it cannot take. Raises ValueError for another name.
+    Raises ValueError for another name. What an implementation raises for inputs that it cannot take is its own choice.
     """
     if name in OURS:
         return lambda q, k, v, causal: flash_attention(q, k, v, causal=causal, kernel=OURS[name])
@@ -59,7 +59,8 @@ def sdpa(backend: SDPBackend, q, k, v, causal: bool) -> torch.Tensor:
 def fa3(q, k, v, causal: bool, window: int | None = None, cap: float = 0.0) -> torch.Tensor:
     """Call FlashAttention-3, which expects [B, N, H, d]: inputs and outputs are transposed views, no copies.
 
-    window: keys before a query that it sees, and none after it. cap: of the scores, none if 0.
+    window: the number of keys before its own position that a query sees; it sees no later keys. None: no window.
+    cap: that of the scores; 0: none.
     """
     options = {"is_causal": causal and window is None, "softcap": cap, "window_size_left": -1, "window_size_right": -1}
     if window is not None:

@@ -19,7 +19,9 @@ OURS = "lab_attention"
 
 
 def written(count: int = 8) -> dict[str, list[int]] | None:
-    """Return the tokens that follow a prompt of 11, by implementation of attention; None without transformers.
+    """Return for each implementation of attention the tokens that it writes after a prompt of 11 tokens.
+
+    None without transformers.
 
     A KV cache is kept, and four query heads share two key/value heads.
     """

@@ -29,6 +29,7 @@ PACKAGES = (
     "triton",
     "flash-attn-4",
     "nvidia-cutlass-dsl",
+    "xformers",  # has FlashAttention-3
     "transformers",
 )  # all packages whose code is compared
 INTERRUPTED = 130  # the exit status of a command that Ctrl-C ended
@@ -154,7 +155,7 @@ def write(path: Path, report: dict) -> None:
 
 
 def keep(path: Path | None, report: dict) -> bool:
-    """Write the report, or print it where that fails, so that it is never lost. Return whether it was written."""
+    """Write the report, or print it where that fails, so that it is never lost. Return False if writing failed."""
     if path is None:
         return True
     try:

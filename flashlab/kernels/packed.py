@@ -131,7 +131,7 @@ class Texts:
         both = kinds.starts(offsets_q, "offsets_q"), kinds.starts(offsets_k, "offsets_k")
         if len(both[0]) != len(both[1]):
             found = " and ".join(str(len(x) - 1) for x in both)
-            raise ValueError(f"offsets_q and offsets_k must have as many texts, got {found}")
+            raise ValueError(f"offsets_q and offsets_k must have the same number of texts, got {found}")
         self.starts = both
         self.ends = both[0][-1], both[1][-1]
         self.count = len(both[0]) - 1

@@ -84,8 +84,8 @@ def chain(score: Score | tuple[Score, ...] | None) -> Chain | None:
         return None
     steps = score if isinstance(score, tuple) else (score,)
     if not all(isinstance(step, Score) for step in steps):
-        expected = "made by flashlab.kernels.scores, such as softcap(30) or, of a tensor to add, bias(added)"
-        raise TypeError(f"score must be {expected}, or a tuple of such, got {shown(score)}")
+        expected = "made by flashlab.kernels.scores, such as softcap(30), or bias(added) for a tensor to add"
+        raise TypeError(f"score must be {expected}, or a tuple of these, got {shown(score)}")
     return Chain(steps) if steps else None
 
 

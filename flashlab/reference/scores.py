@@ -67,7 +67,7 @@ def as_score(score: "Score | tuple[Score, ...] | None") -> "Score | None":
         return score
     if not all(isinstance(function, Score) for function in functions):
         source = "made by flashlab.reference.scores, such as softcap(30)"
-        raise TypeError(f"score must be None or {source}, or a tuple of such, got {score!r:.40}")
+        raise TypeError(f"score must be None or {source}, or a tuple of these, got {score!r:.40}")
     return Chain(functions)
 
 

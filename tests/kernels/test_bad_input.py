@@ -1,4 +1,4 @@
-"""Rules for the input of all kernels: numbers are finite, masks are no tuples, messages name the arguments."""
+"""What all kernels refuse: NaN, values beyond their range, arithmetic of masks. Messages name the argument."""
 
 import math
 
@@ -80,12 +80,12 @@ def test_masks_and_scores_are_neither_numbers_nor_tuples(combined, mask):
 
 O, LSE = torch.zeros(1, 2, 4, 16, device=DEVICE), torch.zeros(1, 2, 4, device=DEVICE)
 NAMED = {
-    "got Tensor torch.float32 [1, 2, 5, 16]; of a PagedCache pass its view(texts)": lambda: decode(Q[:, :, :2], K),
+    "got Tensor torch.float32 [1, 2, 5, 16]; of a PagedCache, pass cache.view(texts)": lambda: decode(Q[:, :, :2], K),
     "q must be a torch tensor, got NoneType": lambda: decode(None, (K, V)),
     "return_lse must be True or False, got 1": lambda: decode_shared(Q, [], (K, V), return_lse=1),
     "expected q [Tq, H, d], k [Tk, Hk, d] and v [Tk, Hk, dv] with H a multiple of Hk, got [5, 2, 16], [5, 2, 16] and "
     "[3, 2, 16]": lambda: flash_attention_packed(*HEADS[:2], HEADS[2][:3], offsets_q=torch.tensor([0, 5])),
-    "offsets_q and offsets_k must have as many texts, got 1 and 2": lambda: flash_attention_packed(
+    "offsets_q and offsets_k must have the same number of texts, got 1 and 2": lambda: flash_attention_packed(
         *HEADS, offsets_q=torch.tensor([0, 5]), offsets_k=torch.tensor([0, 2, 5])
     ),
     "O_p must hold floating-point numbers, got torch.int32": lambda: merge(O, LSE, O.int(), LSE),
@@ -104,9 +104,9 @@ NAMED = {
     "seed must be a whole number from 0 to 18446744073709551615, got -1": lambda: float8.random_signs(16, -1),
     'such as "cpu" or "cuda:0", got \'gpu\'': lambda: float8.random_signs(16, 1, "gpu"),
     "function must be one at the top level of a module, got None": lambda: count.count(None),
-    "mask must be None or a mask of flashlab.kernels.masks, such as causal() or, of a boolean tensor, dense(seen), got "
+    "mask must be None or a mask of flashlab.kernels.masks, such as causal(), or dense(seen) for a boolean tensor, got "
     "Tensor torch.bool [5, 5]": lambda: flash_attention(Q, K, V, mask=torch.ones(5, 5, dtype=torch.bool)),
-    "such as softcap(30) or, of a tensor to add, bias(added), or a tuple of such, got Tensor torch.float32 [5, 5]":
+    "such as softcap(30), or bias(added) for a tensor to add, or a tuple of these, got Tensor torch.float32 [5, 5]":
         lambda: flash_attention(Q, K, V, score=torch.ones(5, 5)),
 }  # fmt: skip
 
@@ -120,7 +120,9 @@ SPARSE = {
     "sinks must be a dense tensor": lambda: flash_attention(Q, K, V, sinks=torch.ones(2, device=DEVICE).to_sparse()),
     "slopes must be a dense tensor": lambda: scores.alibi(torch.ones(2).to_sparse()),
     "a bias must be a dense tensor": lambda: scores.bias(torch.ones(5, 5).to_sparse()),
-    "a dense mask, or one of blocks, must be a dense tensor": lambda: masks.dense(torch.eye(5).bool().to_sparse()),
+    "the tensor of masks.dense or masks.blocks must be a dense tensor": lambda: masks.dense(
+        torch.eye(5).bool().to_sparse()
+    ),
     "ids must be a dense tensor": lambda: masks.documents(torch.ones(5, dtype=torch.int32).to_sparse()),
     "offsets must be a dense tensor": lambda: masks.documents(offsets=torch.ones(5, dtype=torch.int32).to_sparse()),
     "lengths must be a dense tensor": lambda: masks.padding(torch.ones(1, dtype=torch.int32).to_sparse()),

@@ -132,7 +132,12 @@ BAD = [
     (TypeError, "got torch.uint64", lambda q: (q, q, q), torch.tensor([0, 3]).to(torch.uint64)),
     (ValueError, "offsets_q must have values", lambda q: (q, q, q), torch.ones(2, device="meta").int()),
     (ValueError, "offsets_q must end at 3, the number of tokens in q, got 2", lambda q: (q, q, q), [2]),
-    (ValueError, "offsets_q and offsets_k must have as many texts, got 1 and 2", lambda q: (q, q, q), ([3], [1, 2])),
+    (
+        ValueError,
+        "offsets_q and offsets_k must have the same number of texts, got 1 and 2",
+        lambda q: (q, q, q),
+        ([3], [1, 2]),
+    ),
 ]
 
 

@@ -127,7 +127,7 @@ def test_a_score_without_a_slope_serves_forward_only():
     (lambda: bias([[1.0]]), TypeError, "an array of floating-point numbers"),
     (lambda: attention(*inputs(4, 4)[:3], score=bias(np.ones((3, 4)))), ValueError, r"= \(4, 4\), got \(3, 4\)"),
     (lambda: as_score(30.0), TypeError, "such as softcap.30.* got 30.0"),
-    (lambda: as_score((softcap(1), softcap)), TypeError, "or a tuple of such"),
+    (lambda: as_score((softcap(1), softcap)), TypeError, "or a tuple of these"),
     (lambda: softcap(1) and alibi(1), TypeError, "truth value.* tuple"),
 ])  # fmt: skip
 def test_bad_input_gives_one_sentence(make, error, sentence):

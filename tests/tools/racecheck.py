@@ -1,13 +1,13 @@
 """Separate real races from those that compute-sanitizer's racecheck reports in correct code.
 
-Racecheck does not follow barriers in shared memory. In two kernels of ten lines, one role stores numbers and another
-loads them; the first kernel waits before it overwrites a number, the second does not, and racecheck reports both (H200,
-CUDA 13.0). So its reports say nothing about plain stores from role to role. ``gluon_interpreter`` checks their order in
-our kernels. There are two kinds of such stores:
+Racecheck does not follow barriers in shared memory. We tried two small kernels, which are not in the repository: one
+role stores numbers and another loads them. One kernel waits before it overwrites a number, the other has a race, and
+racecheck reports a race in both (H200, CUDA 13.0). So its reports say nothing about plain stores from role to role.
+``gluon_interpreter`` checks their order in our kernels. There are two kinds of such stores:
 
-- Triton's handshake, in every kernel with ``gl.warp_specialize``. The compiler's code writes which partition waiting
-  warps shall run, and these read it: at the kernel's first line, or at a statement with this call and no access of
-  ours.
+- Triton's handshake, in every kernel with ``gl.warp_specialize``. Code of the compiler writes the number of the
+  partition that waiting warps shall run, and these warps read it. Racecheck reports this at the kernel's first line, or
+  at the statement that calls ``gl.warp_specialize``, where our code accesses no memory.
 - ``stages``: the producer announces a turn, and the other roles read it.
 
 Racecheck's warnings are about accesses within one warp, which the compiler orders: in Triton 3.7, an elected thread
@@ -41,7 +41,7 @@ def calls_in(node):
 
 @functools.cache
 def statements():
-    """Return the statements of all functions, with the definition of each."""
+    """Return all statements of all functions of the Hopper kernels, the definitions of the functions among them."""
     return [
         Statement(f.name, f"{path.name}:{s.lineno}", calls_in(s), s is f)
         for path in HOPPER.glob("*.py")

@@ -40,7 +40,7 @@ class Cache(NamedTuple):
         """
         if not isinstance(cache, cls):
             if not isinstance(cache, (tuple, list)) or len(cache) != 2:
-                found = f"{shown(cache)}; of a PagedCache pass its view(texts)"
+                found = f"{shown(cache)}; of a PagedCache, pass cache.view(texts)"
                 raise TypeError(f"a cache must be a Cache or a pair (K, V), got {found}")
             cache = cls(*cache)
         if lengths is None:

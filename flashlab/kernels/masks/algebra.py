@@ -12,7 +12,7 @@ from flashlab.kernels.masks.questions import KernelArgs, between, up_to
 from flashlab.machine.arguments import shown
 from flashlab.machine.truth import NoTruth
 
-EXPECTED = "a mask of flashlab.kernels.masks, such as causal() or, of a boolean tensor, dense(seen)"
+EXPECTED = "a mask of flashlab.kernels.masks, such as causal(), or dense(seen) for a boolean tensor"
 outside_graphs = stepped_around("a mask other than a window")  # its checks and lists depend on tensors
 
 

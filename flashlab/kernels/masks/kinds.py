@@ -165,11 +165,11 @@ class Pattern(Part):
 
     def __init__(self, kept, Br, Bc):
         if not isinstance(kept, Tensor) or kept.dtype != torch.bool:
-            raise TypeError(f"a dense mask, or one of blocks, must be a boolean tensor, got {kind_of(kept)}")
+            raise TypeError(f"the tensor of masks.dense or masks.blocks must be a boolean tensor, got {kind_of(kept)}")
         if not 2 <= kept.dim() <= 4:
             shape = f"2 to 4 dimensions, the last of queries and of keys, got {list(kept.shape)}"
-            raise ValueError(f"a dense mask, or one of blocks, must have {shape}")
-        check_dense(**{"a dense mask, or one of blocks,": kept})
+            raise ValueError(f"the tensor of masks.dense or masks.blocks must have {shape}")
+        check_dense(**{"the tensor of masks.dense or masks.blocks": kept})
         self.tensors = (kept,)
         self.Br, self.Bc = (check_whole(name, size, 1, FARTHEST) for name, size in (("Br", Br), ("Bc", Bc)))
 
