@@ -1,4 +1,4 @@
-"""The first screen of the site: the sentence, the ways in, and the race, which plays once by itself."""
+"""The first screen of the site: the sentence, the ways through the course, and the race, which plays once by itself."""
 
 import re
 
@@ -26,7 +26,7 @@ INSIDE = "document.documentElement.scrollWidth <= document.documentElement.clien
 
 @pytest.fixture
 def opened(browser, site):
-    """A function that opens the front page. Its clock stands still; what goes wrong is noted on it."""
+    """Return a function that opens the front page. The page's clock stands still; its ``faults`` lists its errors."""
     contexts = []
 
     def open(width=1280, hash="", **options):
@@ -60,10 +60,10 @@ def test_the_first_screen_has_the_sentence_the_ways_in_and_the_whole_race(opened
     assert re.fullmatch(r"Start \d+ min", sheet.locator(".start").inner_text())
     places = [sheet.locator(part).bounding_box() for part in PLACES]
     assert places[3]["y"] + places[3]["height"] <= places[0]["y"]
-    assert places[2]["y"] - places[0]["y"] - places[0]["height"] < 60  # no room that nothing fills
+    assert places[2]["y"] - places[0]["y"] - places[0]["height"] < 60  # no empty space between them
     sheet.clock.run_for(8500)
     assert sheet.locator(RESULT).is_visible()
-    assert [sheet.locator(part).bounding_box() for part in PLACES] == places  # the end moves nothing
+    assert [sheet.locator(part).bounding_box() for part in PLACES] == places  # nothing moves when the race ends
     SCREENSHOTS.mkdir(exist_ok=True)
     sheet.screenshot(path=SCREENSHOTS / f"front-{width}-{scheme}.png")
     assert sheet.evaluate(INSIDE) and sheet.faults == []
@@ -107,7 +107,7 @@ def test_pause_holds_the_race_where_it_is(opened):
     assert sheet.evaluate(STEP) > held
 
 
-def test_who_asked_for_less_motion_sees_the_end_at_once(opened):
+def test_a_reader_who_prefers_reduced_motion_sees_the_end_at_once(opened):
     sheet = opened(reduced_motion="reduce")
     assert sheet.locator(RESULT).is_visible() and sheet.locator(CHANGE).is_enabled()
     assert sheet.get_by_role("button", name="play again").is_visible()
@@ -121,7 +121,7 @@ def test_an_address_with_a_state_shows_that_state(opened):
 
 
 @pytest.mark.parametrize(("field", "key"), [("N", "End"), ("causal", "Space"), ("step", "ArrowLeft")])
-def test_the_result_is_said_only_while_the_figure_shows_it(opened, field, key):
+def test_the_result_is_visible_only_while_the_figure_shows_it(opened, field, key):
     sheet = opened(reduced_motion="reduce")
     sheet.locator(CHANGE).click()
     sheet.locator(f"{CONTROLS} [data-field={field}]").press(key)
@@ -136,13 +136,13 @@ def test_both_buttons_of_the_race_say_whether_it_plays(opened):
     sheet.locator(CHANGE).click()
     inner = sheet.locator(f"{CONTROLS} .clock button").nth(2)
     sheet.clock.run_for(1000)
-    for press, expected in [
+    for button, expected in [
         (inner, "play"),
         (inner, "pause"),
         (sheet.locator(BUTTON), "play"),
         (sheet.locator(BUTTON), "pause"),
     ]:
-        press.click()
+        button.click()
         assert inner.inner_text() == sheet.locator(BUTTON).inner_text() == expected
     sheet.locator(f"{CONTROLS} [data-field=step]").press("ArrowRight")
     held = sheet.evaluate(STEP)
@@ -153,7 +153,7 @@ def test_both_buttons_of_the_race_say_whether_it_plays(opened):
 def test_without_scripts_the_result_is_there_and_no_button(opened):
     sheet = opened(java_script_enabled=False)
     assert sheet.locator(RESULT).is_visible() and sheet.locator(".race img").is_visible()
-    caption = sheet.locator(".race figcaption").inner_text()  # of the end, as the result is
+    caption = sheet.locator(".race figcaption").inner_text()  # it describes the end, as the result does
     assert all(it.replace("\xa0", " ") in caption for it in sheet.locator(f"{RESULT} b").all_inner_texts())
     assert not sheet.locator(BUTTON).is_visible() and not sheet.locator(".sidebar-search").is_visible()
 
@@ -173,8 +173,8 @@ def test_a_way_is_a_list_of_lessons_with_its_sum(opened, way):
     summary = sheet.locator("summary", has_text=way.name)
     summary.click()
     links = sheet.locator(f".begin details:has(summary:text('{way.name}')) li a")
-    found = [link.get_attribute("href") for link in links.all()]
-    assert found == [f"lessons/{front.page_of(lesson)}" for lesson in way.lessons]
+    pages = [link.get_attribute("href") for link in links.all()]
+    assert pages == [f"lessons/{front.page_of(lesson)}" for lesson in way.lessons]
     assert links.first.is_visible() and sheet.evaluate(INSIDE)
     assert summary.inner_text().split("\n")[-1].endswith(duration(way.minutes))
 
