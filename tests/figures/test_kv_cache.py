@@ -5,7 +5,7 @@ from figures import kv_cache as figure
 
 @pytest.mark.parametrize("page", [1, 4, 16])
 @pytest.mark.parametrize("sharing", [True, False])
-def test_the_pool_is_kept_in_order(page, sharing):
+def test_pages_are_free_or_held_and_never_lost(page, sharing):
     trace = figure.trace(figure.State(page=page, sharing=sharing))
     assert len(trace["steps"]) == len(figure.SCRIPT) + 1
     for now in trace["steps"]:
