@@ -131,8 +131,8 @@ def test_only_kernels_name_triton():
 
 
 def test_flashlab_has_eight_wings():
-    found = {path.parts[1] for path, _ in sources() if path.parts[0] == "flashlab" and len(path.parts) > 2}
-    assert found == BELOW.keys() - {"figures"}
+    wings = {path.parts[1] for path, _ in sources() if path.parts[0] == "flashlab" and len(path.parts) > 2}
+    assert wings == BELOW.keys() - {"figures"}
 
 
 @pytest.mark.parametrize("package, depth", [("flashlab", None), ("figures", None), ("flashlab.kernels", 3)])

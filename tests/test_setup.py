@@ -206,9 +206,9 @@ def test_the_packages_of_npm_are_locked():
     wanted, locked = (json.loads(read(f"tests/tools/{name}.json")) for name in ("package", "package-lock"))
     versions = wanted["devDependencies"]
     assert locked["packages"].pop("")["devDependencies"] == versions
-    found = {name.removeprefix("node_modules/"): it["version"] for name, it in locked["packages"].items()}
-    binaries = {name: version for name, version in found.items() if name.startswith("@biomejs/cli-")}
-    assert binaries and found == versions | binaries and set(binaries.values()) == {versions["@biomejs/biome"]}
+    pins = {name.removeprefix("node_modules/"): it["version"] for name, it in locked["packages"].items()}
+    binaries = {name: version for name, version in pins.items() if name.startswith("@biomejs/cli-")}
+    assert binaries and pins == versions | binaries and set(binaries.values()) == {versions["@biomejs/biome"]}
     assert all(it["integrity"].startswith("sha512-") for it in locked["packages"].values())
     (command,) = re.findall(r"npm (?:ci|install|i) .*", read("Makefile"))
     assert command.startswith("npm ci --prefix .venv --ignore-scripts ")

@@ -48,12 +48,12 @@ def test_the_numbers_are_those_of_attention_and_of_the_simulator(state):
 
 @states
 def test_a_stage_holds_what_its_products_read_while_they_read_it(state):
-    held = [box for box in figure.trace(state)["boxes"] if box["row"].startswith("stage") and not box["coming"]]
+    tiles = [box for box in figure.trace(state)["boxes"] if box["row"].startswith("stage") and not box["coming"]]
     events = [e for e in figure.run(state).events if e.unit == "tensor core"]
     assert events
     for event in events:
         tile = f"{'K' if event.kind == 'S' else 'V'}{chr(0x2080 + event.j)}"
-        assert any(box["name"] == tile and box["start"] <= event.start and event.end <= box["end"] for box in held), (
+        assert any(box["name"] == tile and box["start"] <= event.start and event.end <= box["end"] for box in tiles), (
             event
         )
 

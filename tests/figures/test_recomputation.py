@@ -81,8 +81,8 @@ def test_the_picture_counts_as_the_words_do_and_has_one_scale():
         if now["kind"]:
             assert f"{rebuilt} of 16 tiles rebuilt" in figure.describe(state)
     bars = re.findall(r'width="([\d.]+)"[^>]*aria-label="P (?:kept|rebuilt): bytes', drawing["markup"])
-    kept, again = (whole(figure.trace(state), at)[0] for at in (0, 1))
-    assert float(bars[0]) / float(bars[1]) == pytest.approx(kept / again, rel=0.01)
+    nbytes = [whole(figure.trace(state), at)[0] for at in (0, 1)]
+    assert float(bars[0]) / float(bars[1]) == pytest.approx(nbytes[0] / nbytes[1], rel=0.01)
 
 
 def test_causal_leaves_tiles_out():
