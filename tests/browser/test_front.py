@@ -79,12 +79,12 @@ def test_the_race_plays_once_by_itself_and_then_shows_its_result_and_unfolds_its
     assert sheet.locator(RESULT).is_visible() and not sheet.locator(CONTROLS).is_visible()
     sheet.locator(CHANGE).press("Enter")
     assert sheet.locator(CONTROLS).is_visible() and sheet.locator(CHANGE).get_attribute("aria-expanded") == "true"
-    ended = sheet.evaluate(STEP)
+    last = sheet.evaluate(STEP)
     sheet.clock.run_for(10_000)
-    assert sheet.evaluate(STEP) == ended
+    assert sheet.evaluate(STEP) == last
     sheet.get_by_role("button", name="play again").click()
     sheet.clock.run_for(1000)
-    assert 0 < sheet.evaluate(STEP) < ended and sheet.faults == []
+    assert 0 < sheet.evaluate(STEP) < last and sheet.faults == []
 
 
 def test_nothing_travels_in_a_picture_without_fast_memory(opened):
@@ -99,12 +99,12 @@ def test_pause_holds_the_race_where_it_is(opened):
     sheet = opened()
     sheet.clock.run_for(2000)
     sheet.locator(BUTTON).press("Enter")
-    held = sheet.evaluate(STEP)
+    step = sheet.evaluate(STEP)
     sheet.clock.run_for(10_000)
-    assert sheet.evaluate(STEP) == held
+    assert sheet.evaluate(STEP) == step
     sheet.locator(BUTTON).press("Enter")
     sheet.clock.run_for(1000)
-    assert sheet.evaluate(STEP) > held
+    assert sheet.evaluate(STEP) > step
 
 
 def test_a_reader_who_prefers_reduced_motion_sees_the_end_at_once(opened):
@@ -145,9 +145,9 @@ def test_both_buttons_of_the_race_say_whether_it_plays(opened):
         button.click()
         assert inner.inner_text() == sheet.locator(BUTTON).inner_text() == expected
     sheet.locator(f"{CONTROLS} [data-field=step]").press("ArrowRight")
-    held = sheet.evaluate(STEP)
+    step = sheet.evaluate(STEP)
     sheet.clock.run_for(1000)
-    assert sheet.evaluate(STEP) == held and sheet.locator(BUTTON).inner_text() == "play"
+    assert sheet.evaluate(STEP) == step and sheet.locator(BUTTON).inner_text() == "play"
 
 
 def test_without_scripts_the_result_is_there_and_no_button(opened):

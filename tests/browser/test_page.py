@@ -129,13 +129,13 @@ def test_the_clock_steps_and_goes_back(sheet, file):
     at = figure.locator(".clock input")
     figure.get_by_role("button", name="back to the beginning").click()
     assert at.input_value() == "0"
-    seen = [shown(figure)]
+    states = [shown(figure)]
     for _ in range(3):
         figure.get_by_role("button", name="one step on").click()
-        seen.append(shown(figure))
-    assert len({words for _, words in seen}) == 4
+        states.append(shown(figure))
+    assert len({words for _, words in states}) == 4
     figure.get_by_role("button", name="one step back").click()
-    assert shown(figure)[1] == seen[2][1]
+    assert shown(figure)[1] == states[2][1]
     figure.get_by_role("button", name="reset").click()
     assert figure.faults == []
 
@@ -404,16 +404,16 @@ def test_a_link_opens_the_state_that_it_was_taken_from(sheet, file):
 
 
 # Callbacks of requestAnimationFrame wait for go().
-HELD = """const held = [];
-globalThis.requestAnimationFrame = then => held.push(then);
-globalThis.go = () => held.splice(0).forEach(then => then(performance.now()));
+WAIT = """const waiting = [];
+globalThis.requestAnimationFrame = then => waiting.push(then);
+globalThis.go = () => waiting.splice(0).forEach(then => then(performance.now()));
 """
 
 
 @pytest.mark.parametrize("file", ["ring"], indirect=True)
 def test_a_change_waits_for_numbers_that_come_after_the_first_picture(sheet, file):
     figure = sheet(file)
-    figure.add_init_script(HELD)
+    figure.add_init_script(WAIT)
     figure.reload()
     before, control = shown(figure), figure.locator("[data-field]:not(.clock input)").first
     move(control)

@@ -9,7 +9,7 @@ WIDTHS = [390, 1280, 1440]
 EVERY = """const every = (root) => [...root.querySelectorAll('*')].flatMap(
     (it) => it.shadowRoot ? [it, ...every(it.shadowRoot)] : [it]);
 const seen = (it) => it.checkVisibility({ visibilityProperty: true, opacityProperty: true });"""
-# Targets below 24 × 24 px (WCAG 2.2, 2.5.8). A link in a text may be narrower; code and charts that scroll are none.
+# Targets below 24 × 24 px (WCAG 2.2, 2.5.8). Links in a text may be narrower; code and charts that scroll are exempt.
 SMALL = f"""() => {{
     {EVERY}
     const targets = every(document).filter((it) => seen(it)
