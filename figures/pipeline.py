@@ -1,8 +1,8 @@
 """The timeline of a FlashAttention-3 pipeline on one multiprocessor: who works, who waits, what shared memory holds.
 
-Kills two beliefs: that ping-pong is double buffering (stages are further buffers, so that copies need not wait for
-products; ping-pong is an order among products, and either can be had without the other), and that a warp which waits
-wastes the multiprocessor (while one consumer waits for its turn, the tensor core works for the other).
+Kills two beliefs. First, that ping-pong is double buffering: stages are further buffers, so that copies need not wait
+for products; ping-pong is an order of products, and works without further buffers. Second, that a warp which waits
+wastes the multiprocessor: while one consumer waits for its turn, the tensor core works for the other.
 
 Every box is an event of ``flashlab.reference.pipeline``, a piece of one, or the time between two. That module computes
 attention of a real text while its clock runs.
@@ -197,7 +197,9 @@ def _earlier(event: Event, wait: Event, events: list[Event]) -> bool:
 
 def _waited(product: Event, events: list[Event]) -> list[str]:
     """Return what a product waited for: the barriers at which its consumer waited in this step, and the tensor core."""
-    previous = product.j + (product.kind == "S")  # the scores of its consumer one step before
+    previous = product.j + (
+        product.kind == "S"
+    )  # S of the step before: of block j + 1 for an S (blocks run from the last), of the same for a PV
     since = [e.start for e in events if e[2:6] == ("tensor core", product.by, "S", previous)]
     waits = [e for e in events if e.unit == product.by and max(since, default=-1) < e.end <= product.start]
     lines = [_ended(e, events) for e in waits if e.kind != "products"]
@@ -207,7 +209,7 @@ def _waited(product: Event, events: list[Event]) -> list[str]:
 
 
 def _ended(wait: Event, events: list[Event]) -> str:
-    """Return which barrier a consumer waited at, how long, and until when."""
+    """Return what a consumer waited for, how many cycles, and what ended the wait, if that is known."""
     cause = _cause(wait, events)
     where = f"phase {wait.j} of {wait.kind}" if wait.kind != "products" else f"at most {wait.j} of its products left"
     return f"waited {wait.end - wait.start:,} cycles for {where}" + (f": {cause[0]}" if cause else "")

@@ -1,8 +1,9 @@
 """Standard and fused attention side by side: the same bytes per step cross the gap between slow and fast memory.
 
 Kills the belief that attention is slow because it computes much: hardly a byte that standard attention moves belongs to
-an input or to the output. Both ways run on one head of GPT-2 medium, N = 1024 and d = 64 in float16, and every tile
-that travels is a line of the bill that the counting memory kept. Equal areas are equal bytes.
+an input or to the output. Both ways run on one head of GPT-2 medium, N = 1024 and d = 64 in float16.
+``machine.memory`` records every load and store, and each record is a tile that moves in the picture. Equal areas are
+equal bytes.
 """
 
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from flashlab.reference.dropout import Dropout
 from flashlab.reference.rules import Rules
 
 N, D, HEADS = 1024, 64, 16 * 64  # 16 heads, batch of 64
-B = N // 4  # rows per band: few enough to be seen
+B = N // 4  # rows per band: the four bands are large enough to be seen
 STEP = 2 * N * D  # bytes per step of the clock: as many as Q has
 SQUARES = ("S", "S_masked", "P", "P_dropped", "Z")  # N x N
 WAYS = {"standard": "Standard attention", "fused": "Fused attention"}
@@ -115,7 +116,8 @@ def _code(way: str, now: Moment) -> str:
 def counted(state: State) -> dict[str, int]:
     """Return the bytes of the paper's whole run, forward and backward, all heads, in the standard way and fused.
 
-    Fused is FlashAttention's own order with 256 keys per tile, and the N x d tensors alone: 33 passes over them.
+    Fused: the loops of the first FlashAttention, keys outside, in tiles of 256. Only N x d tensors are counted, without
+    lse and delta: 33 times the bytes of loading and storing one such tensor.
     """
     standard = standard_attention.moved(N, D, mask=state.mask, dropout=state.dropout, backward=True)
     bills = (run(N, N, D, 128, 256, dtype=np.float16) for run in (tiling.fa1_traffic, recomputation.traffic))

@@ -12,7 +12,7 @@ numbers = count()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Look for garbage only among what the tests make: the million objects imported and collected before all stay."""
+    """Exclude the objects of imports and of pytest's collection from garbage collection: a million, and all stay."""
     gc.disable()
     collected = yield
     gc.freeze()
@@ -22,20 +22,20 @@ def pytest_collection():
 
 @pytest.fixture(autouse=True)
 def no_plans():
-    """Have each test make its own plans of calls: tests change what plans are made of."""
+    """Forget the cached plans of calls before each test: tests change what a plan is computed from."""
     if plans := sys.modules.get("flashlab.kernels.plan"):
         plans.forget()
 
 
 @pytest.fixture(scope="session")
 def learners(tmp_path_factory):
-    """A folder for the files of all learners: a folder per test takes seconds in all."""
+    """Return one folder for the progress files of all tests: a folder for each would take seconds in total."""
     return tmp_path_factory.mktemp("learners")
 
 
 @pytest.fixture(autouse=True)
 def no_learner(learners, monkeypatch):
-    """Keep the attempts of tests out of the learner's progress, and give them time on a busy machine."""
+    """Store the attempts of a test in a file of its own, and give checks enough time on a busy machine."""
     monkeypatch.setattr(progress, "FILE", learners / f"{next(numbers)}.json")
     monkeypatch.setattr(check, "PATIENCE", 600.0)
     monkeypatch.setattr(check, "SLOW", math.inf)

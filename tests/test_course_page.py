@@ -1,4 +1,4 @@
-"""``docs/course.md`` says where the course has what it promises: each section and file exists."""
+"""Each section and each file to which the table of ``docs/course.md`` refers exists."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The front page: its ways through are those of the list of lessons, and its race ends with the bytes of its runs."""
+"""The front page: its ways through the course are ``WAYS``, and its race of two runs ends with their bytes."""
 
 import re
 import struct
@@ -39,7 +39,7 @@ def test_the_lead_has_the_published_numbers_that_the_first_lesson_has():
         assert milliseconds in lead and f"{milliseconds} ms" in opening
 
 
-def test_a_way_names_what_its_lessons_need_and_it_leaves_out():
+def test_a_way_names_the_lessons_that_its_own_need_and_it_leaves_out():
     left_out = {}
     for way in WAYS:
         (panel,) = re.findall(rf"<summary>{way.name} .*?</details>", front.page(), re.DOTALL)
@@ -48,7 +48,7 @@ def test_a_way_names_what_its_lessons_need_and_it_leaves_out():
     assert left_out == {"An evening": evening, "A weekend": [], "The core": [], "All of it": []}
 
 
-def test_needed_lessons_come_before():
+def test_a_lesson_needs_only_earlier_lessons():
     for lesson in LESSONS:
         assert all(number(it) < number(lesson) for it in lessons.needed(lesson)), lesson.name
     (lesson,) = [it for it in LESSONS if it.name == "io_complexity"]

@@ -1,7 +1,7 @@
 """Imports between wings. ``BELOW`` lists the wings that each wing may import: imports go down only.
 
-Reference and kernels do not import each other, nor do models and distributed: a model takes its attention as an
-argument, which may be one that is distributed over a group. Figures are above all wings, notebooks above figures.
+Reference and kernels do not import each other. Neither do models and distributed: a model takes its attention function
+as an argument, also one that runs over a group of processes. Figures may import other wings, notebooks also figures.
 """
 
 import ast
@@ -31,7 +31,7 @@ BELOW = {  # the other wings of flashlab that a wing, or the figures, may import
     "figures": {"course", "grading", "distributed", "kernels", "reference", "machine"},
 }
 IMPORT_BY_NAME = {"import_module", "__import__", "spec_from_file_location", "SourceFileLoader", "exec_module"}
-MAY_IMPORT_BY_NAME = {  # exercises; a function to count; a function of the user's, by a pickle
+MAY_IMPORT_BY_NAME = {  # registry: exercises; count: the function to count; checks: a function that the user passes
     "flashlab/course/registry.py", "flashlab/kernels/count.py", "flashlab/kernels/checks.py",
 }  # fmt: skip
 COLOUR = {"color", "c", "facecolor", "edgecolor", "fc", "ec", "cmap"}
@@ -41,12 +41,12 @@ COLOUR = {"color", "c", "facecolor", "edgecolor", "fc", "ec", "cmap"}
 def sources():
     """Return the path, relative to the root, and the syntax tree of every module and every notebook."""
     paths = [path for package in ("flashlab", "figures") for path in sorted((ROOT / package).rglob("*.py"))]
-    found = [(path.relative_to(ROOT), ast.parse(path.read_text())) for path in paths]
+    trees = [(path.relative_to(ROOT), ast.parse(path.read_text())) for path in paths]
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         cells = nbformat.read(path, as_version=4).cells
         code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
-        found.append((path.relative_to(ROOT), ast.parse(code)))
-    return found
+        trees.append((path.relative_to(ROOT), ast.parse(code)))
+    return trees
 
 
 def modules(tree):
@@ -85,8 +85,8 @@ def forbidden(path):
 
 
 def faults(check):
-    """Return the findings of ``check(path, tree)`` in all modules and notebooks, for those with any."""
-    return {str(path): found for path, tree in sources() if (found := sorted(check(path, tree)))}
+    """Return {path: findings of ``check(path, tree)``} for the modules and notebooks that have findings."""
+    return {str(path): findings for path, tree in sources() if (findings := sorted(check(path, tree)))}
 
 
 def test_layers():
@@ -105,7 +105,7 @@ def test_wings():
 
 
 def test_no_import_by_a_name_that_is_computed():
-    """The tests above cannot see such a name."""
+    """The other tests of this file see only import statements."""
 
     def importers(path, tree):
         if path.parts[0] == "notebooks" or path.as_posix() in MAY_IMPORT_BY_NAME:
@@ -117,7 +117,7 @@ def test_no_import_by_a_name_that_is_computed():
 
 
 def test_only_kernels_name_triton():
-    """No other wing has the dotted name of a module of Triton, or its name in ``sys.modules``."""
+    """No other wing has a string such as "triton.language", or looks "triton" up in ``sys.modules``."""
 
     def named(path, tree):
         if path.parts[:2] == ("flashlab", "kernels"):
@@ -131,15 +131,15 @@ def test_only_kernels_name_triton():
 
 
 def test_flashlab_has_eight_wings():
-    found = {path.parts[1] for path, _ in sources() if path.parts[0] == "flashlab" and len(path.parts) > 2}
-    assert found == BELOW.keys() - {"figures"}
+    wings = {path.parts[1] for path, _ in sources() if path.parts[0] == "flashlab" and len(path.parts) > 2}
+    assert wings == BELOW.keys() - {"figures"}
 
 
 @pytest.mark.parametrize("package, depth", [("flashlab", None), ("figures", None), ("flashlab.kernels", 3)])
 def test_no_circle(package, depth):
     """Imports inside functions count, and so do the registry's imports by name.
 
-    depth: number of parts of a name that make a node. In kernels it is 3, so each package of kernels is one node.
+    depth: how many parts of a module's name make its node, None for all. With 3, each package of kernels is one node.
     """
 
     def node(name):
@@ -179,7 +179,7 @@ NEW = {"empty", "empty_strided", "zeros", "ones", "full", "eye", "linspace", "lo
 
 
 def test_new_tensors_have_an_explicit_dtype():
-    """Loaders of models change torch's default dtype. ``torch.tensor`` of an array takes the dtype of the array."""
+    """Libraries that load models change torch's default dtype. ``torch.tensor(array)`` has the dtype of the array."""
 
     def implicit(path, tree):
         for node in ast.walk(tree):
@@ -194,7 +194,7 @@ def test_new_tensors_have_an_explicit_dtype():
     assert faults(implicit) == {}
 
 
-# In a fresh process where triton cannot be imported: an import changes no state of another module.
+# Runs in a fresh process that cannot import triton. Asserts that no import changes the state of another module.
 IMPORT_ALL = """
 import importlib, os, random, sys, warnings
 import ipywidgets, matplotlib, numpy, torch

@@ -1,4 +1,4 @@
-"""The set-up goes on after whatever befalls it. `make` runs in a copy, with a pip that installs three lines."""
+"""`make` sets the course up in a copy of its files, with a fake pip that installs a JupyterLab of three lines."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FILES = ("Makefile", "pyproject.toml", "constraints.txt", "tests/tools/install.py", ".jupyter/workspace.json")
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
-# Instead of pip: note how it was called, and install a JupyterLab of three lines.
+# The fake pip: write its arguments to the file `calls`, and install a JupyterLab of three lines.
 PIP = """
 import importlib.metadata, os, sys
 from pathlib import Path
@@ -36,7 +36,7 @@ if sys.argv[1] == "install":
             (site / name).parent.mkdir(exist_ok=True)
             (site / name).write_text(text)
 """
-# Python, but for its venv: without the real pip, whose set-up takes seconds.
+# Python, except that its venv has the fake pip in place of the real one, whose installation takes seconds.
 PYTHON = """#!/bin/sh
 if [ "$1 $2" = "-m venv" ]; then
     shift 2
@@ -56,7 +56,7 @@ class Checkout:
         for name in FILES:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
-        copies = folder / "flashlab/course/copies.py"  # of the lessons: their own test makes them
+        copies = folder / "flashlab/course/copies.py"  # empty: the copies of lessons have a test of their own
         copies.parent.mkdir(parents=True)
         copies.write_text("")
 
@@ -72,7 +72,7 @@ class Checkout:
         )
 
     def calls(self):
-        """Return the calls of pip since the last look, each as a list of words."""
+        """Return the arguments and HOME of each installation by pip since this method was last called."""
         file = self.folder / "calls"
         lines = file.read_text().splitlines() if file.exists() else []
         file.unlink(missing_ok=True)
@@ -107,7 +107,7 @@ def assert_set_up_once(checkout, **environment):
     assert again.returncode == 0 and checkout.calls() == [], "set up twice"
 
 
-def test_the_first_layout_of_jupyterlab_is_laid_once(checkout):
+def test_the_first_layout_of_jupyterlab_is_stored_once(checkout):
     checkout.make("lab")
     (stored,) = (checkout.folder / ".venv/workspaces").iterdir()
     assert stored.read_text() == (ROOT / ".jupyter/workspace.json").read_text()
@@ -169,11 +169,12 @@ def test_a_home_that_can_be_written_is_left_alone(checkout):
     assert checkout.calls()[0][-1] == f"HOME={checkout.fakes}"
 
 
-@pytest.mark.parametrize("found", ["3, 10", "3, 15"])
-def test_another_python_is_refused_in_a_sentence(checkout, found):
-    """The Makefile's own question, asked of a Python that calls itself so."""
+@pytest.mark.parametrize("version", ["3, 10", "3, 15"])
+def test_another_python_is_refused_in_a_sentence(checkout, version):
+    """The fake Python runs the Makefile's own check with another ``sys.version_info``."""
     python = checkout.fakes / "python"
-    python.write_text(f'#!/bin/sh\nshift; exec {sys.executable} -c "import sys; sys.version_info = ({found}, 0); $1"\n')
+    script = f'shift; exec {sys.executable} -c "import sys; sys.version_info = ({version}, 0); $1"'
+    python.write_text(f"#!/bin/sh\n{script}\n")
     run = checkout.make("lab")
     assert run.returncode != 0 and "needs Python 3.11 to 3.14" in run.stdout and checkout.calls() == []
 
@@ -185,14 +186,14 @@ def test_a_target_that_does_not_exist_is_named(checkout):
 
 def test_clean_removes_what_the_set_up_made_and_nothing_else(tmp_path, fakes):
     checkout = Checkout(tmp_path / "a 'quoted' course", fakes)
-    kept = checkout.folder / "my notes/a file.txt"
+    note = checkout.folder / "my notes/a file.txt"
     cache = checkout.folder / "my notes/__pycache__/x.pyc"
-    for path in (kept, cache):
+    for path in (note, cache):
         path.parent.mkdir(parents=True)
         path.write_text("")
     assert checkout.make("lab").returncode == 0
     assert checkout.make("clean").returncode == 0
-    assert kept.exists() and not cache.parent.exists() and not (checkout.folder / ".venv").exists()
+    assert note.exists() and not cache.parent.exists() and not (checkout.folder / ".venv").exists()
 
 
 LINES = """Collecting torch==2.13.0
@@ -206,7 +207,7 @@ Installing collected packages: numpy, torch
 
 
 @pytest.mark.parametrize(
-    "lines, says",
+    "lines, sentence",
     [
         (0, "looked up 0 packages"),
         (4, "looked up 2 packages"),
@@ -215,8 +216,8 @@ Installing collected packages: numpy, torch
         (7, "unpacked 1 of 2 packages"),
     ],
 )
-def test_progress_says_how_far_pip_is(lines, says):
-    assert install.progress("".join(LINES.splitlines(keepends=True)[:lines]), new=1) == says
+def test_progress_says_how_far_pip_is(lines, sentence):
+    assert install.progress("".join(LINES.splitlines(keepends=True)[:lines]), new=1) == sentence
 
 
 def test_progress_says_that_the_network_does_not_answer():
@@ -225,7 +226,7 @@ def test_progress_says_that_the_network_does_not_answer():
 
 
 def test_an_install_says_how_far_it_is_and_why_it_failed(tmp_path, monkeypatch, capfd):
-    """A pip that ends once its first line on progress has been printed."""
+    """This pip ends as soon as ``install`` has printed its first line of progress."""
     (tmp_path / "pip.py").write_text(
         "import sys, time\nprint('Collecting torch', flush=True)\n"
         "while not __import__('os').path.exists('go on'): time.sleep(0.01)\n"

@@ -1,4 +1,4 @@
-"""The page of measurements: every stored file, with its making, and bars as long as the numbers."""
+"""The page of measurements has every stored file, with device, date and command, and bars in scale with its numbers."""
 
 import re
 
@@ -22,7 +22,7 @@ def test_every_stored_measurement_is_there_with_device_date_and_command():
 @pytest.mark.parametrize(
     "name", ["flashlab", "flashlab, counted", "fastest", "portable", "hopper", "zigzag", "page 64"]
 )
-def test_ours_are_told_from_others(name):
+def test_a_bar_of_ours_is_recognised_by_its_name(name):
     assert Bar(name, 1).ours
     assert not any(Bar(other, 1).ours for other in ("flash", "fa4", "flex", "cudnn", "torch flash", "copy"))
 
@@ -45,6 +45,6 @@ def test_the_best_comes_first_where_shorter_is_better_too():
         assert len(numbers) > 1 and numbers == sorted(numbers)
 
 
-def test_a_file_without_charts_is_named_all_the_same(monkeypatch):
+def test_a_file_without_charts_has_a_section_too(monkeypatch):
     monkeypatch.delitem(measurements.CHARTS, "h200_ring")
     assert "## h200_ring\n" in measurements.page()

@@ -1,4 +1,4 @@
-"""The form of a notebook as it is committed. That it runs, and prints what it stores, nbval checks (`make test`)."""
+"""The form of a committed notebook. nbval checks that it runs and prints what it stores (`make test`)."""
 
 import ast
 import base64
@@ -27,7 +27,8 @@ from tests.tools.normalise import EXERCISE, NOT_COMPARED, ROOT, faults, main, no
 NOTATION = ROOT / "notebooks" / "notation.ipynb"
 PATHS = sorted(set((ROOT / "notebooks").glob("*.ipynb")) - {NOTATION})
 NOTEBOOKS = {path.stem: nbformat.read(path, as_version=4) for path in PATHS}
-VARYING = "doctor", "overview", "your-ridge", "your-hierarchy", "print"  # by machine or learner; the last one's digits
+# Cells whose output depends on the machine or the learner; in the last one, only the digits do.
+VARYING = "doctor", "overview", "your-ridge", "your-hierarchy", "print"
 CALLS = {"check", "hint", "overview", "show", "solution"}
 STANDS_IN = r"[\w.]+ is not solved yet: the course's solution stands in\.\n"
 NOT_YET = re.compile(rf"({STANDS_IN})*(○ [\w.]+: not (attempted|answered) yet\..*\n)+")
@@ -73,7 +74,7 @@ def syntax_error(source):
 
 
 def cells_with(notebook, statement):
-    """Return the ids of the cells that hold such a statement, wherever in them."""
+    """Return the ids of the cells that contain a statement of this type, at any depth."""
     parsed = {cell.id: ast.walk(ast.parse(cell.source)) for cell in code(notebook)}
     return [name for name, nodes in parsed.items() if any(isinstance(node, statement) for node in nodes)]
 
@@ -87,14 +88,14 @@ def test_one_cell_holds_the_imports():
     assert {name: cells for name, cells in imports().items() if len(cells) > 1} == {}
 
 
-def test_what_a_learner_may_call_is_at_hand():
-    """``check`` answers with ``hint("...") helps``: typing just that must not end in a NameError."""
-    imported = re.compile(r"from flashlab\.course\.check import (.*)")
-    names = {name: imported.search("\n".join(cell.source for cell in code(it)))[1] for name, it in NOTEBOOKS.items()}
-    assert [name for name, found in names.items() if not CALLS <= set(found.split(", "))] == []
+def test_every_notebook_imports_the_calls_of_a_learner():
+    """``check`` may print ``hint("...") helps``: that call must not raise a NameError."""
+    line = re.compile(r"from flashlab\.course\.check import (.*)")
+    names = {name: line.search("\n".join(cell.source for cell in code(it)))[1] for name, it in NOTEBOOKS.items()}
+    assert [name for name, imported in names.items() if not CALLS <= set(imported.split(", "))] == []
 
 
-def test_modules_hold_definitions_and_notebooks_only_those_of_exercises():
+def test_only_exercises_define_functions_and_classes_in_a_notebook():
     defining = {name: cells_with(it, ast.FunctionDef | ast.ClassDef) for name, it in NOTEBOOKS.items()}
     assert [(name, cell.id) for name, cell in CODE if cell.id in defining[name] and not is_exercise(cell)] == []
 
@@ -115,8 +116,8 @@ def test_every_exercise_stores_what_check_says_of_its_stub(capsys, monkeypatch):
 
 
 @pytest.mark.exhaustive
-def test_what_other_versions_print_otherwise_is_stored_as_the_pinned_ones_print_it(capsys):
-    """Run the cells that nbval does not compare, if they need only imports and each other."""
+def test_outputs_that_nbval_does_not_compare_are_those_of_the_pinned_versions(capsys):
+    """Run the cells that nbval does not compare, if they read only names of imports and of each other."""
     kernels = pytest.importorskip("flashlab.kernels", reason="needs triton, which is for Linux")
     if not kernels.INTERPRETED or f"triton=={version('triton')};" not in (ROOT / "constraints.txt").read_text():
         pytest.skip("stored without a GPU, with the Triton of constraints.txt")
@@ -124,8 +125,8 @@ def test_what_other_versions_print_otherwise_is_stored_as_the_pinned_ones_print_
     for name, notebook in NOTEBOOKS.items():
         namespace = dict(vars(builtins))
         for cell in code(notebook):
-            free = cell.metadata.get("tags") == [NOT_COMPARED] and cell.id not in VARYING
-            if cell.id in importing[name] or free and reads(cell) <= set(namespace):
+            repeatable = cell.metadata.get("tags") == [NOT_COMPARED] and cell.id not in VARYING
+            if cell.id in importing[name] or repeatable and reads(cell) <= set(namespace):
                 run(cell, f"{name}, cell {cell.id!r}", namespace)
                 printed, stored = capsys.readouterr().out, "".join(output.get("text", "") for output in cell.outputs)
                 if printed != stored:
@@ -140,7 +141,7 @@ def reads(cell):
 
 
 def run(cell, name, namespace):
-    """Run a cell as Jupyter does, with its source where ``inspect`` looks for that of a kernel."""
+    """Run a cell as Jupyter does, and store its source where ``inspect`` finds it: Triton needs that of a kernel."""
     linecache.cache[name] = (len(cell.source), None, cell.source.splitlines(keepends=True), name)
     exec(compile(cell.source, name, "exec"), namespace)
 
@@ -160,7 +161,7 @@ def test_every_stored_picture_has_its_words_as_alt_text():
 
 
 def alts(output):
-    """The alt texts of the pictures in an output; None for a picture without one."""
+    """Return the alt text of each picture in an output, None for a picture without one."""
     pictures = re.findall(r"<img[^>]*>", output.get("data", {}).get("text/html", ""))
     matches = [re.search(r' alt="([^"]*)"', picture) for picture in pictures]
     return [alt and html.unescape(alt[1]) for alt in matches]
@@ -202,11 +203,11 @@ PARTS = {"a quarter": 15, "a half": 30, "three quarters": 45}
 
 
 def minutes(opening):
-    """Return the minutes that the opening of a lesson states in words, None if it does not."""
-    found = TIME.search(opening)
-    if not found or not any(found.groups()):
+    """Return the minutes that the opening of a lesson states in words, None if it states no time."""
+    match = TIME.search(opening)
+    if not match or not any(match.groups()):
         return None
-    hours, part, rest = found["hours"] or 0, found["part"], found["minutes"] or 0
+    hours, part, rest = match["hours"] or 0, match["part"], match["minutes"] or 0
     return 60 * (HOURS.get(hours) or int(hours)) + PARTS.get(part, 0) + int(rest)
 
 
@@ -230,7 +231,7 @@ def test_minutes_are_read_from_words(words, expected):
 
 
 def test_exercises_are_listed_in_the_order_of_their_lessons():
-    """``overview`` lists them so."""
+    """``overview`` lists them in this order."""
     listed, checked = {}, {}
     for name in every():
         listed.setdefault(name.partition(".")[0], []).append(name)
@@ -257,7 +258,7 @@ def test_a_heading_begins_its_cell():
     assert [(name, cell.id) for name, cell in PROSE if re.search(r"\n#+ ", cell.source)] == []
 
 
-def test_an_optional_section_is_of_the_core_and_asks_for_no_answer():
+def test_only_lessons_of_the_core_have_optional_sections_and_those_have_no_exercise():
     optional, wrong = False, []
     for lesson, notebook in zip(LESSONS, NOTEBOOKS.values(), strict=True):
         for cell in notebook.cells:
@@ -276,13 +277,13 @@ def test_lines_of_code_fit_a_cell():
 def test_links_between_notebooks_lead_somewhere():
     for name, notebook in (NOTEBOOKS | {NOTATION.stem: nbformat.read(NOTATION, as_version=4)}).items():
         for cell in prose(notebook):
-            for target, place in re.findall(r"\]\(([\w./]+\.(?:ipynb|json|md|py))(#[^)]*)?\)", cell.source):
+            for target, anchor in re.findall(r"\]\(([\w./]+\.(?:ipynb|json|md|py))(#[^)]*)?\)", cell.source):
                 assert (NOTATION.parent / target).is_file(), f"{name}: {cell.id} links to {target}"
-                assert not place or place in places(target), f"{name}: {cell.id} links to {target}{place}"
+                assert not anchor or anchor in anchors(target), f"{name}: {cell.id} links to {target}{anchor}"
 
 
-def places(target):
-    """Return the places of a notebook to which a link may lead: its headings, as Jupyter names them."""
+def anchors(target):
+    """Return the anchors of a notebook: Jupyter names them after its headings."""
     cells = prose(nbformat.read(NOTATION.parent / target, as_version=4))
     headings = re.findall(r"^#+ (.*)$", "\n".join(cell.source for cell in cells), re.MULTILINE)
     return {"#" + heading.replace(" ", "-") for heading in headings}
@@ -292,22 +293,22 @@ def places(target):
 
 
 def glossary():
-    """Read the glossary: yields each term and the lesson that introduces it."""
+    """Yield each term of the glossary and the lesson that introduces it."""
     for cell in prose(nbformat.read(NOTATION, as_version=4)):
         for entry in re.findall(r"^- .*$", cell.source, re.MULTILINE):
             terms, lesson = re.match(r"- (.*?): .* \[\d\d\]\((\w+)\.ipynb\)$", entry).groups()
             yield from ((term, lesson) for term in re.findall(r"\*\*(.+?)\*\*", terms))
 
 
-def uses(term, introduced):
-    """Return the places where the lessons use a term, in order: (lesson, cell, is it set in italics or bold?).
+def uses(term, introduction):
+    """Yield the uses of a term in the order of the lessons: (lesson, cell, is it set in italics or bold?).
 
-    Links do not count, nor does the opening of the lesson that introduces it: it says what is to come.
+    Links do not count. Neither does the opening of ``introduction``, the lesson that introduces the term.
     """
     singular = re.sub(r"(?<!s)s$", "", term)
     word = rf"\b{re.escape(singular)}(e?s)?\b"
     for lesson, notebook in NOTEBOOKS.items():
-        for cell in prose(notebook)[lesson == introduced :]:
+        for cell in prose(notebook)[lesson == introduction :]:
             source = re.sub(r"^\|.*$|^\[.*\)$|`[^`]*`|\$[^$]*\$", " ", cell.source, flags=re.MULTILINE)
             source = re.sub(r"\]\(.*?\)|^# .*$|\b[Ll]essons? on [\w ]*", " ", source, flags=re.MULTILINE)
             if re.search(word, source, re.IGNORECASE):
@@ -315,22 +316,23 @@ def uses(term, introduced):
 
 
 def test_no_term_before_its_introduction():
-    """A term is set in italics where it is used first: in the lesson that the glossary names, which says what it is."""
+    """The first use of a term is in the lesson that the glossary names, in italics or bold."""
     first = {term: (lesson, *next(uses(term, lesson), ("no lesson", None, False))) for term, lesson in glossary()}
     assert {term: at for term, (lesson, *at) in first.items() if at[0] != lesson or not at[2]} == {}
 
 
-# No measured number that is typed.
+# Prose states only measured numbers that a cell prints.
 
 NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?"
-UNITS = dict.fromkeys(("TFLOP/s", "TB/s", "cycles", "µs", "ms", "times"), 1) | {"%": 0.01}  # and one, as cells print it
-READING = re.compile(r"data\.measured\(|\btable\(")  # a measurement, or what ``which_version_when`` read
+UNITS = dict.fromkeys(("TFLOP/s", "TB/s", "cycles", "µs", "ms", "times"), 1) | {"%": 0.01}  # cells print 0.12 for 12 %
+READING = re.compile(r"data\.measured\(|\btable\(")  # reads measurements, itself or through lesson 25's ``table``
 
 
 def stated(cell):
-    """Yield the measured quantities of a prose cell, (number, unit); in a sentence with a link they are cited.
+    """Yield the measured quantities of a prose cell, (number, unit), but none of a sentence with a link: it cites them.
 
-    In a lesson's promise and its recap all numbers count that are not bytes, elsewhere those with one of ``UNITS``.
+    In "What changes" and in the recap, every number of two or more characters counts that is not in bytes. Elsewhere
+    those with one of ``UNITS`` count.
     """
     source = re.sub(r"\[.*?\]\(\S*\.ipynb\S*\)", "", cell.source)
     if cell.id == "opening":
@@ -342,7 +344,7 @@ def stated(cell):
 
 
 def printed(notebook):
-    """Return the numbers in the outputs that nbval compares: the true ones."""
+    """Return the numbers in the outputs that nbval compares with a run."""
     cells = [cell for cell in code(notebook) if NOT_COMPARED not in cell.metadata.get("tags", [])]
     outputs = [
         output.get("text") or output.get("data", {}).get("text/plain", "") for cell in cells for output in cell.outputs
@@ -355,7 +357,7 @@ def compared(name):
     return {number for notebook, _, numbers in claims() if notebook == name for number in numbers}
 
 
-def test_what_prose_states_of_a_measurement_a_cell_prints():
+def test_a_cell_prints_each_measured_number_of_the_prose():
     wrong = []
     for name in {name for name, cell in CODE if READING.search(cell.source)}:
         numbers = printed(NOTEBOOKS[name]) | compared(name)
@@ -378,7 +380,7 @@ def test_a_typed_measurement_is_found():
     assert list(stated(nbformat.v4.new_markdown_cell(f"It took 70 % of the time. {cited}"))) == [("70", "%")]
 
 
-# The normaliser itself, on notebooks that are wrong.
+# ``normalise``, ``faults`` and ``WatchedKernel``, on notebooks of one cell.
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4//8/AAX+Av4N70a4AAAAAElFTkSuQmCC"
 
@@ -412,7 +414,7 @@ def test_faults_are_named(notebook, fault):
     assert [sentence for sentence in faults(notebook) if fault in sentence], list(faults(notebook))
 
 
-def test_normalised_keeps_the_lesson_and_drops_the_run():
+def test_normalise_keeps_the_lesson_and_drops_the_run():
     still = page.captioned(base64.b64decode(PNG), "a row")
     shown = f'<div data-figure="bars">{still}</div><script></script>'
     live = {"application/vnd.jupyter.widget-view+json": {"model_id": "0"}, "text/html": shown, "text/plain": "a row"}

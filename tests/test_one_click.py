@@ -1,4 +1,4 @@
-"""What Google Colab and Codespaces are told to run: the first cell of each lesson there, and the devcontainer."""
+"""What Google Colab and Codespaces run: the first cell of each lesson's copy for Colab, and the devcontainer."""
 
 import json
 import os
@@ -16,8 +16,8 @@ from tests.test_setup import PINS, PROJECT, PYTHONS, ROOT, read, workflow
 
 GIT = shutil.which("git")
 
-# Of what the course imports, what Colab's machines had on 2026-08-19, by the lists that Google publishes
-# (github.com/googlecolab/backend-info): Python 3.13, torch 2.11, on its machines with a GPU also Triton 3.6.
+# The packages of the course that Colab's machines had on 2026-08-19, by Google's lists
+# (github.com/googlecolab/backend-info): Python 3.13, torch 2.11; machines with a GPU have Triton 3.6, too.
 COLAB = {"anywidget", "ipython", "ipywidgets", "jupyterlab", "matplotlib", "numpy", "pillow", "torch", "traitlets"}
 
 
@@ -36,7 +36,7 @@ def test_every_lesson_opens_in_colab_with_the_same_first_cell(copies):
         assert f"({lessons.COLAB}/{name})" in link and f"({lessons.REPOSITORY}/blob/main/notebooks/{name})" in link
 
 
-def test_readme_and_front_page_lead_to_the_same_places():
+def test_the_readme_links_to_colab_codespaces_and_the_repository():
     project = lessons.REPOSITORY.removeprefix("https://github.com/")
     assert lessons.REPOSITORY == PROJECT["urls"]["Homepage"] and f"/github/{project}/" in lessons.COLAB
     for link in (f"{lessons.COLAB}/00_start_here.ipynb", lessons.CODESPACE, f"git clone {lessons.REPOSITORY}\n"):
@@ -62,7 +62,7 @@ def test_the_site_of_a_fork_leads_to_the_fork():
     assert build["env"]["FLASHLAB_REPOSITORY"] == "${{ github.server_url }}/${{ github.repository }}"
 
 
-def test_the_rest_of_a_copy_is_the_lesson_not_yet_run(copies):
+def test_the_other_cells_of_a_copy_are_the_lesson_without_outputs(copies):
     for name, copy in copies.items():
         stored = json.loads(read(f"notebooks/{name}"))
         assert [cell["source"] for cell in copy["cells"][1:]] == [cell["source"] for cell in stored["cells"]]
@@ -76,7 +76,7 @@ def test_colab_has_or_gets_every_package_at_a_version_that_is_tested():
     assert {name: pins[name] for name in lessons.NEEDED} == {name: f"=={it}" for name, it in lessons.NEEDED.items()}
 
 
-# Prints where a process that a lesson starts finds the course, the working folder, and the states that a figure brings.
+# Prints the course's file in a process that a lesson starts, the working folder, and how many states a figure ships.
 THEN = """
 import base64, re, zlib
 from figures import ring
@@ -92,12 +92,12 @@ clones = pytest.mark.skipif(GIT is None or COMMIT == "HEAD", reason="clones this
 def run_first_cell(folder, then, source=ROOT):
     """Return what the cell and ``then`` print in a fresh Python, with ``source`` in the place of the repository."""
     cell = lessons.install(COMMIT).replace('"/content/', f'"{folder.as_posix()}/')
-    left = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "FLASHLAB_FIGURES")}
+    inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "FLASHLAB_FIGURES")}
     config = {"COUNT": "1", "KEY_0": f"url.{source.as_uri()}.insteadOf", "VALUE_0": lessons.REPOSITORY}
     return subprocess.check_output(
         [sys.executable, "-c", cell + then],
         cwd=folder,
-        env=left | {f"GIT_CONFIG_{name}": value for name, value in config.items()},
+        env=inherited | {f"GIT_CONFIG_{name}": value for name, value in config.items()},
         text=True,
     )
 
@@ -115,7 +115,7 @@ def test_the_first_cell_of_colab_runs_and_the_course_is_there(tmp_path):
 
 @clones
 def test_the_first_cell_of_colab_fetches_its_own_commit_whole(tmp_path):
-    """The repository has moved on since, and an earlier run of the cell was killed while it fetched."""
+    """The repository has a later commit, and an earlier run of the cell was killed while it fetched."""
     moved, content = tmp_path / "moved", tmp_path / "content"
     subprocess.run([GIT, "clone", "--quiet", "--shared", "--no-checkout", ROOT, moved], check=True)
     identity = ["-c", "user.name=a", "-c", "user.email=a@b.c"]
@@ -136,7 +136,7 @@ def test_the_devcontainer_sets_up_what_make_sets_up_and_shows_the_lab():
 
 
 def test_the_devcontainer_admits_its_own_address_and_no_other():
-    """Any page of another codespace has the same domain."""
+    """The pages of other codespaces have the same domain, and must not reach the lab."""
     command = json.loads(read(".devcontainer/devcontainer.json"))["postAttachCommand"]
     words = subprocess.check_output(
         ["sh", "-c", """make() { printf "%s\\n" "$@"; }; """ + command],

@@ -1,4 +1,4 @@
-"""The files that set the course up agree with each other, with the code, and with what the README says."""
+"""The files that set the course up agree with each other, with the code, and with the README."""
 
 import ast
 import json
@@ -40,8 +40,8 @@ def ranges():
 
 
 def applies(requirement, python, platform):
-    machine = {"python_version": python, "python_full_version": f"{python}.0", "sys_platform": platform}
-    return requirement.marker is None or requirement.marker.evaluate(machine)
+    environment = {"python_version": python, "python_full_version": f"{python}.0", "sys_platform": platform}
+    return requirement.marker is None or requirement.marker.evaluate(environment)
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
@@ -68,8 +68,8 @@ def test_torch_is_pinned_with_the_triton_that_it_asks_for():
     assert (pins["torch"], pins["triton"]) == ("==2.13.0", "==3.7.1")  # torch 2.13.0 for CUDA requires triton==3.7.1
 
 
-def test_every_packaging_that_is_admitted_reads_the_licence_of_pyproject():
-    """setuptools refuses a licence expression (PEP 639) beside packaging before 24.2."""
+def test_every_admitted_version_of_packaging_reads_the_licence_of_pyproject():
+    """With packaging before 24.2, setuptools refuses a licence expression (PEP 639)."""
     (packaging,) = (wanted for wanted in ranges() if wanted.name == "packaging")
     assert PROJECT["license"] == "MIT" and "24.1" not in packaging.specifier and "24.2" in packaging.specifier
 
@@ -100,14 +100,14 @@ def names(*trees):
 @pytest.mark.parametrize("folder", ["docs", "flashlab", "figures", "notebooks", "tests"])
 def test_every_imported_package_is_declared(folder):
     extras, base = PROJECT["optional-dependencies"], PROJECT["dependencies"]
-    lessons = [*base, *extras["course"]]  # IPython is imported where a learner's notebook is there
-    wanted = map(str, ranges()) if folder in ("docs", "tests") else lessons
+    course = [*base, *extras["course"]]  # flashlab, too, imports IPython: in a notebook
+    wanted = map(str, ranges()) if folder in ("docs", "tests") else course
     names = {Requirement(text).name for text in wanted} | {"docs", "flashlab", "figures", "tests"} | OPTIONAL
     names |= set(sys.stdlib_module_names)
     assert {(path, name) for path, name in imports(folder) if DISTRIBUTION.get(name, name) not in names} == set()
 
 
-# Print what attention makes of a V of ones, then how the lessons run here, in a Python that lacks the extras.
+# In a Python that lacks the extras, print the mean of attention's output for a V of ones, then the doctor's report.
 WITHOUT_EXTRAS = """
 import sys
 from importlib.abc import MetaPathFinder
@@ -143,24 +143,24 @@ def test_the_kernels_need_numpy_torch_and_triton_only():
 
 
 def test_flashlab_imports_an_extra_only_where_it_is_used():
-    """Its functions ask for IPython, and its scripts for models and competitors, where they are called."""
+    """No module imports one at its top level. Functions import IPython, models and competitors when they are called."""
     allowed = {Requirement(text).name for text in PROJECT["dependencies"]} | {"flashlab"} | set(sys.stdlib_module_names)
     for path in sorted((ROOT / "flashlab").rglob("*.py")):
         imported = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
         assert set(names(*imported)) <= allowed, path
 
 
-# One range of Pythons, said in seven places.
+# One range of Python versions, in every file that names it.
 
 
-def test_every_file_says_the_same_pythons():
+def test_every_file_names_the_same_pythons():
     lowest, highest = PYTHONS[0], PYTHONS[-1]
     sentence = f"Python {lowest} to {highest}"
     assert PROJECT["requires-python"] == f">={lowest}"
     files = ("README.md", "docs/set_up.md", "Makefile", "constraints.txt")
     assert [name for name in files if sentence not in read(name)] == []
-    tested = re.search(r"\((\d, \d+)\) <= sys.version_info\[:2\] <= \((\d, \d+)\)", read("Makefile")).groups()
-    assert [text.replace(", ", ".") for text in tested] == [lowest, highest]
+    bounds = re.search(r"\((\d, \d+)\) <= sys.version_info\[:2\] <= \((\d, \d+)\)", read("Makefile")).groups()
+    assert [text.replace(", ", ".") for text in bounds] == [lowest, highest]
     python = yaml.safe_load(read("environment.yml"))["dependencies"][0]
     pythons = SpecifierSet(python.removeprefix("python"))
     assert [version for version in ["3.10", *PYTHONS, "3.15"] if version in pythons] == PYTHONS
@@ -206,15 +206,15 @@ def test_the_packages_of_npm_are_locked():
     wanted, locked = (json.loads(read(f"tests/tools/{name}.json")) for name in ("package", "package-lock"))
     versions = wanted["devDependencies"]
     assert locked["packages"].pop("")["devDependencies"] == versions
-    found = {name.removeprefix("node_modules/"): it["version"] for name, it in locked["packages"].items()}
-    binaries = {name: version for name, version in found.items() if name.startswith("@biomejs/cli-")}
-    assert binaries and found == versions | binaries and set(binaries.values()) == {versions["@biomejs/biome"]}
+    pins = {name.removeprefix("node_modules/"): it["version"] for name, it in locked["packages"].items()}
+    binaries = {name: version for name, version in pins.items() if name.startswith("@biomejs/cli-")}
+    assert binaries and pins == versions | binaries and set(binaries.values()) == {versions["@biomejs/biome"]}
     assert all(it["integrity"].startswith("sha512-") for it in locked["packages"].values())
     (command,) = re.findall(r"npm (?:ci|install|i) .*", read("Makefile"))
     assert command.startswith("npm ci --prefix .venv --ignore-scripts ")
 
 
-def test_conda_users_get_the_same():
+def test_conda_users_get_the_same_packages():
     _, pip, by_pip = yaml.safe_load(read("environment.yml"))["dependencies"]
     pins, project, *packages = by_pip["pip"]
     assert pip == "pip" and (pins, project) == ("-c constraints.txt", "-e .[course,test]")
@@ -238,7 +238,7 @@ def test_the_version_and_the_address_are_those_of_the_citation():
     assert str(citation["date-released"])[:4] in bibtex
 
 
-# What README, CONTRIBUTING and the pages of docs say.
+# README, CONTRIBUTING and the pages of docs.
 
 PAGES = [".github/CONTRIBUTING.md", *(f"docs/{name}.md" for name in pages.WRITTEN)]
 
@@ -284,7 +284,7 @@ def test_the_readme_is_one_page_and_leads_to_the_longer_ones():
 
 
 def test_the_code_in_the_readme_runs():
-    """It is a kernel user's first lines; on the CPU they run in the interpreter."""
+    """These are the first lines that a user of the kernels runs. On the CPU they run in the interpreter."""
     (code,) = re.findall(r"```python\n(.*?)```", read("README.md"), flags=re.DOTALL)
     scope = {}
     exec(code.replace('device="cuda"', 'device="cpu"').replace("4096", "64").replace("2, 8,", "1, 2,"), scope)
@@ -303,7 +303,7 @@ def test_the_picture_in_the_readme_is_the_figure():
 
 
 def texts():
-    """Yield each text file of the project: git and its ignored files are not asked."""
+    """Yield each file in the project's root and these folders, whether or not git tracks it."""
     for folder in (".ci", ".github", "docs", "figures", "flashlab", "notebooks", "tests"):
         yield from (
             path for path in sorted((ROOT / folder).rglob("*")) if path.is_file() and "__pycache__" not in str(path)
@@ -311,7 +311,7 @@ def texts():
     yield from (path for path in sorted(ROOT.iterdir()) if path.is_file())
 
 
-def test_nothing_is_ever_installed_from_the_strangers_package():
+def test_no_file_tells_pip_to_install_flashlab_which_is_another_project():
     wrong = re.compile(r"pip3? +install +(-\S+ +)*[\"']?flashlab(?!-course)\b")
     assert wrong.search("pip install " + "flashlab")
     assert [path.name for path in texts() if wrong.search(path.read_bytes().decode(errors="ignore"))] == []

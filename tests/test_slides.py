@@ -1,4 +1,4 @@
-"""The slides: one per figure, with its words, in a file that needs no other."""
+"""The slides: one per figure, with its words, all in a file that needs no other file."""
 
 import html
 import re

@@ -1,4 +1,4 @@
-"""A copy with every exercise solved passes nbval, and right answers are stored and run in later lessons."""
+"""A copy of a lesson with every exercise solved passes nbval. Right answers are stored, and run in later lessons."""
 
 import ast
 import json
@@ -35,7 +35,7 @@ class Solve(ast.NodeTransformer):
 
     def __init__(self, lesson, checks, functions):
         self.lesson, self.checks = lesson, checks  # {name of the attempt: its exercise}
-        self.functions = functions  # {exercise: another answer than the course's, or None: the stub stays}
+        self.functions = functions  # {exercise: an answer in place of the course's, or None to keep the stub}
 
     def visit_ClassDef(self, node):
         return self.visit_FunctionDef(node)
@@ -95,8 +95,8 @@ def test_a_solved_copy_passes_and_its_answers_are_stored(lesson, tmp_path):
     content, names = nbformat.read(copy, as_version=4), []
     for cell in content.cells:
         if "exercise" in cell.metadata.get("tags", ()):
-            cell.source, found = solved(lesson.name, cell)
-            names += found
+            cell.source, exercises = solved(lesson.name, cell)
+            names += exercises
     nbformat.write(content, copy)
     progress = tmp_path / "progress.json"
     environment = os.environ | {"FLASHLAB_PROGRESS": str(progress), "PYTHONPATH": str(ROOT)}

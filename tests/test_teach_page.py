@@ -22,7 +22,7 @@ def test_the_page_has_the_tables_of_the_lists(table):
 
 
 @pytest.mark.parametrize("route", teaching.ROUTES)
-def test_a_route_meets_lessons_once_and_after_what_they_build_on(route):
+def test_a_route_has_lessons_once_in_order_and_with_their_prerequisites(route):
     weeks = teaching.ROUTES[route]
     names = " ".join(weeks).split()
     lessons = [it for it in LESSONS if it.name in names]

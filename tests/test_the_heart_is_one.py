@@ -1,9 +1,9 @@
-"""The six lines of FlashAttention are the same in every language: same names, same order, same mathematics.
+"""The six lines of FlashAttention are the same in NumPy, torch, Triton and Gluon: names, order and mathematics.
 
-The test finds every function that assigns ``m_new``, ``m_safe`` and ``alpha``. It removes the dialect before it
-compares: the library's name, how a row is reduced, the scale, the unit, an offset and the base of the exponential, the
-narrowing of P_ij, conversions of layout, and the instruction that multiplies matrices. ``LIBERTIES`` names all other
-differences.
+The test finds every function that assigns ``m_new``, ``m_safe`` and ``alpha``. Before it compares, it removes what
+differs between languages: the library's name, how a row is reduced, the scale, the unit, an offset and the base of the
+exponential, the narrowing of P_ij, conversions of layout, and the instruction that multiplies matrices. ``LIBERTIES``
+names all other differences.
 """
 
 import ast
@@ -23,7 +23,7 @@ l_i = alpha * l_i + rowsum(P_ij)
 O_i = alpha[:, None] * O_i + P_ij @ V_j"""
 NAMES = [line.split(" = ")[0] for line in HEART.splitlines()]
 
-LIBERTIES = {  # file and function: the lines that it has in place of one of the six
+LIBERTIES = {  # file and function: {name that one of the six lines assigns: the lines in its place}
     # dropout acts on the weights that multiply V
     "packed_texts_and_dropout.update_with_dropout": {"O_i": ["O_i = alpha[:, None] * O_i + Z_ij * P_ij @ V_j"]},
     # one row: a product on the vector units
@@ -47,7 +47,7 @@ LIBRARIES = {"np", "numpy", "torch", "tl", "gl", "math"}
 ROWS = {"max": "rowmax", "amax": "rowmax", "sum": "rowsum"}
 SAME = {"convert_layout", "along_rows", "operand", "to", "astype"}  # the first argument, in another form
 PRODUCTS = {"dot", "warpgroup_mma", "mma_v2"}  # of a, b and an accumulator
-ASIDE = {"scale_log2", "factor", "unit", "rest", "offset", "raised"}
+ASIDE = {"scale_log2", "factor", "unit", "rest", "offset", "raised"}  # operands that _Plain removes
 
 
 class _Plain(ast.NodeTransformer):
@@ -55,7 +55,7 @@ class _Plain(ast.NodeTransformer):
 
     def visit_Call(self, node):
         function, args = node.func, [self.visit(arg) for arg in node.args]
-        if isinstance(function, ast.Subscript):  # a function of a table
+        if isinstance(function, ast.Subscript):  # a function from a table: ROUND[kind]
             return ast.Call(function, args, [])
         name = function.attr if isinstance(function, ast.Attribute) else function.id
         if isinstance(function, ast.Attribute) and not self._is_library(function.value):
@@ -128,21 +128,21 @@ def sources():
 
 
 @cache
-def found():
+def every_heart():
     """Return the path, the name and the lines of every heart."""
     texts = sources().items()
     return [(path, f"{Path(path).stem}.{name}", lines) for path, text in texts for name, lines in hearts(text)]
 
 
 def test_the_heart_is_one():
-    assert {name: lines for _, name, lines in found()} == {name: expected(name) for _, name, _ in found()}
+    assert {name: lines for _, name, lines in every_heart()} == {name: expected(name) for _, name, _ in every_heart()}
 
 
 def test_the_hearts_of_every_language_are_found():
-    names = {name for _, name, _ in found()}
+    names = {name for _, name, _ in every_heart()}
     assert names >= LIBERTIES.keys()
     assert {"online_softmax.update", "plain.update", "one_head.update", "forward.update", "split.update"} <= names
-    assert any(path.startswith("kernels/hopper/") for path, _, _ in found())
+    assert any(path.startswith("kernels/hopper/") for path, _, _ in every_heart())
 
 
 CHANGES = {
@@ -162,10 +162,10 @@ def function(text, name):
 
 @pytest.mark.parametrize("old", CHANGES)
 def test_a_changed_line_is_noticed(old):
-    """Some hearts have no O_i, some another form of it."""
+    """A heart that lacks the old text is left out: some have no O_i, some another form of it."""
     unnoticed = {
         name: dict(hearts(text.replace(old, CHANGES[old])))[name.split(".")[1]] == expected(name)
-        for path, name, _ in found()
+        for path, name, _ in every_heart()
         if old in function(text := sources()[path], name.split(".")[1])
     }
     assert unnoticed and not any(unnoticed.values()), unnoticed

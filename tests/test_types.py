@@ -1,4 +1,4 @@
-"""The functions that users call have types. mypy asks for all others of figures, machine, models and reference."""
+"""The functions that users call have types. In figures, machine, models and reference, mypy asks for those of all."""
 
 import inspect
 import typing

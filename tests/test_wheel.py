@@ -9,14 +9,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# Print the file of each package, then what attention makes of a V of ones: 1.
+# Print the file of each package, then the mean of attention's output for a V of ones, which is 1.
 USE = """
 import importlib, pkgutil
 import figures, flashlab, torch
 from flashlab.kernels import flash_attention
 for package in (flashlab, figures):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-        if not module.name.startswith("flashlab.bench"):  # whose scripts ask for models and competitors
+        if not module.name.startswith("flashlab.bench"):  # scripts that import models and competitors
             importlib.import_module(module.name)
 print(flashlab.__file__)
 print(figures.__file__)

@@ -1,4 +1,4 @@
-"""Time the Python part of a call of attention that repeats a shape, on a GPU.
+"""Time the Python part of a call of attention on a GPU, for a shape that was called before.
 
     python -m flashlab.bench.calls --impls portable hopper cudnn flash
 

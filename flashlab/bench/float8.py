@@ -3,10 +3,10 @@
     python -m flashlab.bench.float8 --json notebooks/data/h200_float8.json
     python -m flashlab.bench.float8 --kernel hopper --json notebooks/data/h200_float8_hopper.json
 
-Forward, 16,384 tokens in sequences of N, heads times their dimension 2,048. First the tiles of a kernel are swept. Then
-the fastest of them take turns with those of the configurations, with sums that stay in the tensor core ("one level"),
-and with bfloat16. The codes are made before the clock starts. Making them, with queries and keys rotated and values
-transposed, is timed apart, as a CUDA graph: alone, and with the attention that follows.
+Forward pass, 16,384 tokens in sequences of N, H * d = 2,048. First the tiles of a kernel are swept. Then these take
+turns: the fastest tiles, the tiles that ``configurations`` chooses, both again with sums that stay in the tensor core
+("one level"), and bfloat16. The codes are made before the clock starts. Making them, with queries and keys rotated and
+values transposed, is timed apart, as a CUDA graph: alone, and with the attention that follows.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from flashlab.kernels.problem import Problem
 from flashlab.machine import timing
 
 MODULE = "flashlab.bench.float8"
-TOLERANCE = 0.1  # relative difference from bfloat16: codes of normal numbers make it 0.05
+TOLERANCE = 0.1  # relative difference from bfloat16; about 0.05 for inputs with a normal distribution
 QUANTISE = "quantise"  # the name of the row with the time to make codes
 
 # Br, Bc, warps, stages
@@ -66,7 +66,7 @@ def codes(q, k, v) -> tuple[Quantised, Quantised, Quantised]:
 
 
 def attend(eight, causal: bool, kernel: str = "portable", tiles: Configuration | None = None, two_level: bool = True):
-    """Return O in bfloat16 of three ``Quantised``, with these tiles, or with None those of the configurations."""
+    """Return O in bfloat16 from three ``Quantised``. tiles: None for those that ``configurations`` chooses."""
     numbers, scales = zip(*eight, strict=True)
     mask, scale = masks.either(causal, None), numbers[0].shape[3] ** -0.5
     problem = Problem.of(*numbers, mask, scale, scales=Scales(*scales, two_level))
@@ -120,7 +120,7 @@ def competitors(kernel: str, fastest: Configuration | None) -> dict[str, Attenti
 
 
 def compile_all(cells: list[Cell], kernel: str) -> None:
-    """Compile what the sweep launches, in threads, on a short sequence whose sizes have the same divisors."""
+    """Compile the tiles of the sweep, with two levels and with one, in threads, on a short sequence."""
     jobs = []
     for cell in {(cell.d, cell.causal): cell for cell in cells}.values():
         shape = 1, cell.shape[1], 2048, cell.d
@@ -129,7 +129,7 @@ def compile_all(cells: list[Cell], kernel: str) -> None:
             jobs.append((eight, cell.causal, kernel, tiles, two_level))
 
     def quietly(job):
-        with contextlib.suppress(Exception):  # ``sweep`` reports the reason
+        with contextlib.suppress(Exception):  # whoever launches it reports the reason
             attend(*job)
 
     with ThreadPoolExecutor(12) as threads:
@@ -184,7 +184,7 @@ def table(rows: list[dict]) -> str:
 
 
 def _share(rows: Mapping[str, dict], name: str, other: str) -> str:
-    """Return in per cent how much longer a row takes than another; of ``QUANTISE``, its time as a part of the row's."""
+    """Return how much longer ``name`` takes than ``other``, or the share of ``QUANTISE`` in its time, in per cent."""
     if not {name, other} <= rows.keys():
         return f"{'–':>10}"
     ours, theirs = rows[name]["ms"], rows[other]["ms"]

@@ -71,7 +71,7 @@ def function(name: str, call: Call) -> Callable[..., torch.Tensor]:
         options |= {"scale": LATENT_SCALE} if m.d > 256 else {}
         return lambda q, k, v: decode(q, (k, v), **options)
     if m.d > 256:
-        raise ValueError("not in this package: latent attention")
+        raise ValueError("its latent attention is in another package")
     if name in ("fa3", "fa4"):
         if name == "fa3" and m.sinks:
             raise ValueError("it has no sinks")

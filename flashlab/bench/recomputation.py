@@ -58,19 +58,19 @@ def inputs(batch: int = B) -> tuple[list[torch.Tensor], torch.Tensor, torch.Tens
     return [x.requires_grad_() for x in (Q, K, V)], dO, torch.zeros(batch * H, 1, N, device="cuda", dtype=torch.float16)
 
 
-def both_ways(way: Callable, QKV, dO, mask, dropout: float = DROPOUT) -> tuple[torch.Tensor, ...]:
+def both_passes(way: Callable, QKV, dO, mask, dropout: float = DROPOUT) -> tuple[torch.Tensor, ...]:
     """Return O and the gradients of Q, K, V."""
     O = way(*QKV, mask, dropout)
     return O, *torch.autograd.grad(O, QKV, dO)
 
 
 def check() -> None:
-    """Compare both ways without dropout, O and gradients, with float32. Raises AssertionError if one is wrong."""
+    """Compare O and gradients of each way, without dropout, with float32. Raises AssertionError if one is wrong."""
     QKV, dO, mask = inputs(batch=1)
     wide = [x.detach().float().requires_grad_() for x in QKV]
-    exact = both_ways(standard, wide, dO.float(), mask.float(), 0.0)
+    exact = both_passes(standard, wide, dO.float(), mask.float(), 0.0)
     for name, way in WAYS.items():
-        pairs = zip(both_ways(way, QKV, dO, mask, 0.0), exact, strict=True)
+        pairs = zip(both_passes(way, QKV, dO, mask, 0.0), exact, strict=True)
         errors = [error(*(x.detach().float().cpu().numpy() for x in pair)) for pair in pairs]
         assert all(found < 5e-3 for found in errors), f"{name} is wrong: {errors}"
 
@@ -81,7 +81,7 @@ def milliseconds(repeats: int = 40, warm_up: int = 10) -> dict[str, list[float]]
     for name in round_robin(list(WAYS), warm_up + repeats):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
-        both_ways(WAYS[name], *tensors)
+        both_passes(WAYS[name], *tensors)
         end.record()
         torch.cuda.synchronize()
         times[name].append(start.elapsed_time(end))
@@ -93,7 +93,7 @@ def peak_bytes(way: Callable) -> int:
     tensors = inputs()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    both_ways(way, *tensors)
+    both_passes(way, *tensors)
     torch.cuda.synchronize()
     return torch.cuda.max_memory_allocated() - before
 
@@ -101,7 +101,7 @@ def peak_bytes(way: Callable) -> int:
 def once(name: str) -> None:
     """Run one pass between the marks that ``ncu.count`` looks for."""
     tensors = inputs()
-    ncu.marked(lambda: both_ways(WAYS[name], *tensors))
+    ncu.marked(lambda: both_passes(WAYS[name], *tensors))
 
 
 def count(name: str) -> list[dict]:
@@ -111,7 +111,7 @@ def count(name: str) -> list[dict]:
 
 
 def short(kernel: str) -> str:
-    """Return the name of a kernel without its result, unnamed namespaces, template arguments and parameters."""
+    """Return the name of a kernel without return type, unnamed namespaces, template arguments and parameters."""
     kernel = re.sub(r"(<unnamed>|\(anonymous namespace\))::", "", kernel.removeprefix("void "))
     return re.sub(r"[<(].*", "", kernel)
 

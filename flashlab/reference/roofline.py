@@ -37,19 +37,19 @@ def intensity(work: Work) -> float:
 
 @check_arguments()
 def reachable(work: Work, flop_rate: float, byte_rate: float) -> float:
-    """Return the FLOPs per second of this work by ``seconds``: the height of the roof above its intensity."""
+    """Return the FLOPs of this work divided by its ``seconds``: the height of the roof at its intensity."""
     check_fields(work, flops=0, exps=0)
     return work.flops / seconds(work.flops, work.nbytes, flop_rate, byte_rate)
 
 
 @check_arguments()
 def attention(N: int, d: int, dtype: str = "float16", Br: int = 128) -> dict[str, Work]:
-    """Return the work of attention forward, one head without mask: three kernels, their sum, and one fused kernel.
+    """Return the work of attention forward, one head without mask: three kernels, all of them, and a fused kernel.
 
-    FLOPs are those of the matrix products, as the papers count them; only the softmax by itself, which has none, is
-    booked with 5 operations per entry (maximum, difference, exponential, sum, division). The fused kernel keeps a tile
-    of Br queries and reads all keys and values for it: that is the program's request, before any cache. "fused,
-    read once" is the least that any kernel can move.
+    FLOPs are those of the matrix products, as the papers count them. The softmax has none: only its own row, "softmax",
+    has 5 operations per entry (maximum, difference, exponential, sum, division). The fused kernel keeps a tile of Br
+    queries and reads all keys and values for it: that is the program's request, before any cache. "fused, read once" is
+    the least that any kernel can move.
 
     Source: FlashAttention, algorithm 0; FlashAttention-2, algorithm 1.
     """

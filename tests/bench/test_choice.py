@@ -1,4 +1,4 @@
-"""The sweep over short sequences and few heads: what is timed, on a machine that cannot time it."""
+"""The sweep over short sequences and few heads, with a fake timer: its calls and its rows."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def test_every_call_is_timed_once_and_the_sets_share_no_shape():
 
 
 def test_the_better_of_two_rounds_counts(monkeypatch):
-    times = iter([2e-3, 3e-3, 9e-3, 5e-3, 4e-3, 1e-3, 8e-3, 1e-3])  # ms: the second round begins with the second
+    times = iter([2e-3, 3e-3, 9e-3, 5e-3, 4e-3, 1e-3, 8e-3, 1e-3])  # ms: round 2 begins with hopper
     monkeypatch.setattr(choice, "replayed", lambda function, place: function)
     monkeypatch.setattr(choice.timing, "gpu_timer", lambda run, ms: next(times))
     row = choice.row(choice.Place("between", "backward", 64, True, 1, 333, 12))
@@ -24,7 +24,7 @@ def test_the_better_of_two_rounds_counts(monkeypatch):
     assert [row[name] for name in ("portable", "hopper", "cudnn", "flash")] == [1.0, 3.0, 1.0, 5.0]
 
 
-def test_who_cannot_compute_a_call_is_left_out(monkeypatch):
+def test_an_implementation_that_cannot_compute_a_call_is_left_out(monkeypatch):
     def replayed(function, place):
         if function == "hopper":
             raise ValueError("the Hopper kernels cannot do this")

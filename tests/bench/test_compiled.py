@@ -6,7 +6,7 @@ from flashlab.bench.compiled import compiled, main
 
 
 @pytest.mark.exhaustive
-def test_larger_tiles_take_more_and_the_code_can_be_read():
+def test_larger_tiles_take_more_resources_and_the_code_can_be_read():
     small, large = compiled((64, 64, 64, 4, 2), (128, 128, 64, 4, 2))
     assert 0 < small.registers < large.registers <= 255 and 0 < small.shared < large.shared
     assert small.stack == 0
@@ -14,7 +14,7 @@ def test_larger_tiles_take_more_and_the_code_can_be_read():
 
 
 @pytest.mark.exhaustive
-def test_the_compilers_refusal_is_told():
+def test_an_error_of_the_compiler_is_raised():
     with pytest.raises(RuntimeError, match="compiler's process failed"):
         compiled((48, 64, 64, 4, 2))
 

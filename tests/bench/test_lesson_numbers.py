@@ -20,15 +20,15 @@ def words(notebook, cell):
 
 
 def states(text, numbers):
-    """Return whether a text has these numbers in this order: each whole, and no part of a name."""
+    """Return whether a text has these numbers in this order, none as a part of a longer number or of a name."""
     each = (rf"(?<![\w.,-]){re.escape(number)}(?![.,]?\d|\w)" for number in numbers)
     return re.search(".*?".join(each), text) is not None
 
 
 def the(name, field, **row):
     """Return a field of the one row of a measurement that has these values."""
-    (found,) = [it for it in data.measured(name)["rows"] if row.items() <= it.items()]
-    return found[field]
+    (match,) = [it for it in data.measured(name)["rows"] if row.items() <= it.items()]
+    return match[field]
 
 
 def hopper(impl, N, causal=False):
@@ -37,7 +37,7 @@ def hopper(impl, N, causal=False):
 
 
 def rung(impl, N, causal=False):
-    """Return the TFLOP/s of a rung, or of a kernel beside it, d = 128."""
+    """Return the TFLOP/s of a rung, or of another kernel in the same measurement, d = 128."""
     return the("h200_rungs", "tflops", impl=impl, N=N, causal=causal, d=128)
 
 
@@ -47,17 +47,17 @@ def backward(impl):
 
 
 def decoding(field="us", **row):
-    """Return a number of a step of decoding, by our kernels unless the row says otherwise."""
+    """Return a number of a step of decoding; ``impl`` is our kernels by default."""
     return the("h200_decoding", field, **{"impl": "flashlab"} | row)
 
 
 def float8(impl="fastest", d=128):
-    """Return the TFLOP/s of a forward pass, timed beside the float8 kernel in Gluon."""
+    """Return the TFLOP/s of a forward pass in the measurement of the float8 kernel in Gluon."""
     return the("h200_float8_hopper", "tflops", impl=impl, d=d, causal=False, N=16384)
 
 
 def times_fa4(which):
-    """Return how many times as fast as FlashAttention-4 our Hopper kernels are, for each shape: d, causal, N."""
+    """Return {(d, causal, N): our speed / that of FlashAttention-4} for a pass of the Hopper kernels."""
     shapes = {}
     for row in data.measured("h200_hopper")["rows"]:
         if row["pass"] == which:
@@ -66,16 +66,16 @@ def times_fa4(which):
 
 
 def times_fa3(d, least):
-    """Return how many times as fast as FlashAttention-3 our backward pass is, in calls of models of ``least`` keys."""
+    """Return our speed / that of FlashAttention-3 for each backward call of a model with at least ``least`` keys."""
     cells = models.cells(data.measured("models")["rows"])
     long = (it for (_, which, _, _, Nk), it in cells.items() if which == "backward" and Nk >= least)
     return [models.ratio(it, models.kernels_us, "fa3") for it in long if it["flashlab"]["d"] == d and "fa3" in it]
 
 
 def measured() -> Iterator[tuple]:
-    """Yield a notebook, a cell, the digits after the point, and what was measured, in the order of the cell.
+    """Yield a notebook, a cell, the digits after the point, and the measured numbers in the order of the cell.
 
-    Who is ahead of whom, which the cell says too, is asserted.
+    The cells also state which implementation is faster: that is asserted here.
     """
     cudnn, portable, flex, flash = map(backward, ("cudnn", "portable", "flex", "flash"))
     assert cudnn > portable > flex > flash
@@ -90,12 +90,12 @@ def measured() -> Iterator[tuple]:
     yield "17_schedules", "opening", 0, three, few
     yield "17_schedules", "all-rungs-answer", 0, three, two
     forth, back = times_fa4("forward"), times_fa4("backward")
-    low, level, *_ = sorted(forth, key=forth.get)
-    assert (low, level) == ((64, False, 16384), (64, True, 16384)) and forth[level] >= 1
-    yield "17_schedules", "result-answer", 0, 100 - 100 * forth[low]
+    slowest, second, *_ = sorted(forth, key=forth.get)
+    assert (slowest, second) == ((64, False, 16384), (64, True, 16384)) and forth[second] >= 1
+    yield "17_schedules", "result-answer", 0, 100 - 100 * forth[slowest]
     yield "17_schedules", "recap", 2, geometric_mean(forth.values()), geometric_mean(back.values())
     assert min(times for (d, *_), times in back.items() if d == 64) > 1
-    yield "17_schedules", "models-answer", 0, 100 - 100 * min(times_fa3(128, 16384)), 100 - 100 * forth[low]
+    yield "17_schedules", "models-answer", 0, 100 - 100 * min(times_fa3(128, 16384)), 100 - 100 * forth[slowest]
     first, last = decoding(part="plain", B=1, N=8192), decoding("clean_us", part="plain", B=16, H=16)
     yield "20_decoding", "measured-answer", 1, first, last
     plain = decoding(part="plain", B=16, H=64)
@@ -106,8 +106,8 @@ def measured() -> Iterator[tuple]:
     yield "21_the_cache", "measured-answer", 0, *more, times, share, *latent
     old = [row for row in data.measured("h200_ring_trace")["rows"] if row["lists"] == "whole"]
     copy = max((row for row in old if row["kernel"].startswith("nccl")), key=lambda row: row["ms"])
-    *others, held = sorted(row["ms"] for row in old if row["kernel"] == "attention_forward")
-    yield "22_many_gpus", "measured-answer", 0, copy["programs"], copy["ms"], held, fmean(others)
+    *others, longest = sorted(row["ms"] for row in old if row["kernel"] == "attention_forward")
+    yield "22_many_gpus", "measured-answer", 0, copy["programs"], copy["ms"], longest, fmean(others)
     ways = ({"way": "zigzag", "P": 2}, {"way": "one GPU"})
     versions = ("h200_ring", "h200_ring_before")
     steps = [the(name, "ms", tokens=32768, direction="forward", **way) for way in ways for name in versions]

@@ -1,4 +1,4 @@
-"""What lesson 13 shows of a model of transformers where that is not installed: the stored tokens are what it writes."""
+"""The stored tokens, which lesson 13 shows where transformers is not installed, are those that its model writes."""
 
 import pytest
 
@@ -7,7 +7,7 @@ llama = pytest.importorskip("flashlab.bench.llama", reason="the kernels need tri
 from flashlab.course import data  # noqa: E402
 
 
-def test_the_stored_model_wrote_the_same_with_both_and_not_one_token_only():
+def test_the_stored_tokens_are_the_same_with_both_attentions_and_differ_among_themselves():
     stored = data.measured("llama")["written"]
     assert list(stored) == ["eager", llama.OURS] and stored["eager"] == stored[llama.OURS]
     assert len(stored["eager"]) == 8 == len(set(stored["eager"]))

@@ -1,4 +1,4 @@
-"""The table of masks counts visible pairs, and what is compared computes the same."""
+"""The measurement of masks counts visible pairs, and all that it times computes the same."""
 
 import pytest
 
@@ -32,7 +32,8 @@ def test_ours_and_flex_compute_the_same(kind, monkeypatch):
         monkeypatch.setattr(bench, name, value)
     monkeypatch.setattr(bench, "documents", lambda device="cpu": torch.arange(256) // 64)
     monkeypatch.setattr(bench, "slopes", lambda H, device="cpu": 2.0 ** -torch.arange(1, H + 1))
-    monkeypatch.setattr(bench, "training", lambda attend: lambda q, k, v, causal: attend(q, k, v))  # Flex has none here
+    # No gradients: on a CPU FlexAttention has no backward pass.
+    monkeypatch.setattr(bench, "training", lambda attend: lambda q, k, v, causal: attend(q, k, v))
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
     from torch.nn.attention import flex_attention as module
 

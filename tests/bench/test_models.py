@@ -27,8 +27,9 @@ def test_random_calls_are_the_same_each_time():
 def test_pairs_are_those_that_the_mask_shows(model, Nq, Nk):
     model = model._replace(window=model.window and 4)
     i, j = np.arange(Nk - Nq, Nk)[:, None], np.arange(Nk)  # [Nq, 1], [Nk]
-    seen = (j <= i) & (i - j <= (Nk if model.window is None else model.window)) if model.causal else j <= Nk + 0 * i
-    assert Call(model, "forward", 2, Nq, Nk).pairs == seen.sum()
+    window = Nk if model.window is None else model.window
+    visible = (j <= i) & (i - j <= window) if model.causal else j <= Nk + 0 * i  # [Nq, Nk]
+    assert Call(model, "forward", 2, Nq, Nk).pairs == visible.sum()
 
 
 def test_a_backward_pass_has_two_and_a_half_times_the_flops():

@@ -1,4 +1,4 @@
-"""The counters of Nsight Compute, read from what it prints; and the bytes that are predicted beside them."""
+"""The counters of Nsight Compute, read from its output, and the predicted bytes that are compared with them."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ PRINTED = """==PROF== Connected to process 12
 
 
 def ncu_prints(monkeypatch, text="", code=0, error=None):
-    """Put an ncu in place that prints a text or raises; return the list of its commands."""
+    """Replace ncu by one that prints a text or raises; return the list of its commands."""
     commands = []
 
     def run(command, **_):
@@ -53,7 +53,7 @@ def test_each_kernel_has_its_name_and_its_counters(monkeypatch):
         ({"text": "no kernels"}, "ncu counted nothing: no kernels"),
     ],
 )
-def test_where_nothing_is_counted_the_reason_is_told(what, message, monkeypatch):
+def test_where_nothing_is_counted_the_error_names_the_reason(what, message, monkeypatch):
     ncu_prints(monkeypatch, **what)
     with pytest.raises(RuntimeError, match=message):
         ncu.count("some.module", [], COUNTERS)
@@ -71,14 +71,14 @@ def test_traffic_is_summed_over_the_kernels(monkeypatch):
 
 
 @pytest.mark.parametrize("N, d, Br, Bc", [(64, 16, 16, 32), (70, 16, 32, 16)])
-def test_the_prediction_is_the_same_by_closed_form_and_by_counting(N, d, Br, Bc):
+def test_the_closed_form_and_the_counting_memory_predict_the_same_bytes(N, d, Br, Bc):
     predicted = traffic.predicted(Br, Bc, H=3, N=N, d=d)
     assert predicted["formula"] == predicted["counting_memory"]
     tiles = -(-N // Br)
     assert predicted["formula"]["load"] == 3 * 2 * (N * d + tiles * 2 * N * d)  # Q once, K and V once per tile of Q
 
 
-def test_the_stored_prediction_is_todays_and_the_measured_bytes_are_those():
+def test_the_stored_prediction_has_todays_fields_and_equals_the_measured_bytes():
     stored = data.measured("h200_traffic")
     shape, ours = stored["configuration"], stored["measured"]["flashlab"]
     formula = traffic.predicted(shape["Br"], shape["Bc"], H=1, N=64, d=8)["formula"]

@@ -21,7 +21,7 @@ COMMANDS = ("flashlab.bench", *(f"flashlab.bench.{name}" for name in (
 
 
 def status(monkeypatch, module, *argv):
-    """The exit status of ``python -m module argv``."""
+    """Return the exit status of ``python -m module argv``."""
     monkeypatch.setattr(sys, "argv", [module, *argv])
     monkeypatch.delitem(sys.modules, module, raising=False)  # otherwise runpy warns
     with pytest.raises(SystemExit) as exit:
@@ -60,7 +60,7 @@ def test_without_the_model_nothing_is_captured_and_a_sentence_says_so(monkeypatc
 def test_origin_names_device_driver_versions_date_and_command(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a card")
-    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 92000)  # torch's own asks each card
+    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 92000)  # torch's function queries the GPUs
     monkeypatch.setattr(record, "versions", lambda packages: {package: "1.0" for package in packages})
     monkeypatch.setenv("PATH", "")  # no nvidia-smi
     origin = record.origin("flashlab.bench", ["--N", "1024", "--json", os.path.abspath("times.json")])
@@ -101,19 +101,19 @@ def test_a_report_that_cannot_be_written_is_printed(tmp_path, capsys):
 
 
 def test_jobs_run_until_the_time_is_up_and_no_failure_ends_them(tmp_path):
-    report, path, times = {"rows": []}, tmp_path / "a.json", iter([0, 1, 1, 2, 2, 9])  # s: two for each job that runs
-    seen = []
+    report, path, times = {"rows": []}, tmp_path / "a.json", iter([0, 1, 1, 2, 2, 9])  # s: two readings per job
+    stored = []
 
     def add():
         report["rows"].append(1)
-        seen.append(json.loads(path.read_text()) if path.exists() else None)
+        stored.append(json.loads(path.read_text()) if path.exists() else None)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(record.time, "monotonic", lambda: next(times))
         record.run([("a", add), ("b", lambda: 1 / 0), ("c", add)], report, path, 5)
     assert report == {"rows": [1], "left_out": {"b": "division by zero", "c": "not begun after 5 s"}, "seconds": 2}
     record.run([("d", add)], report, path)
-    assert seen == [None, {"rows": [1], "left_out": {"b": "division by zero"}, "seconds": 2}]
+    assert stored == [None, {"rows": [1], "left_out": {"b": "division by zero"}, "seconds": 2}]
     assert json.loads(path.read_text()) == report and report["rows"] == [1, 1]
 
 

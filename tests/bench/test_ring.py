@@ -1,4 +1,4 @@
-"""The measurement over several GPUs, on CPUs: the order of the cells, and the share of one GPU's rate."""
+"""The measurement over several GPUs, run on a CPU: the order of the cells, and rates as shares of one GPU's."""
 
 import json
 
@@ -11,20 +11,20 @@ def test_the_most_important_cells_come_first():
     grid = list(ring.cells([32768, 8192], [1, 2, 4]))
     assert len(grid) == len(set(grid))
     assert grid[0] == (ring.ONE, 1, 32768, "forward") and grid[2] == ("zigzag", 4, 32768, "forward")
-    for cell in grid:  # after what it is compared with
+    for cell in grid:  # comes after the cell of one GPU, with which it is compared
         assert grid.index((ring.ONE, 1, cell.tokens, cell.direction)) <= grid.index(cell)
     main = "zigzag", "contiguous", ring.APART
-    before = grid[: max(place for place, cell in enumerate(grid) if cell.way in main)]  # of all sizes and groups
+    before = grid[: max(place for place, cell in enumerate(grid) if cell.way in main)]  # up to the last main cell
     assert {cell[1:3] for cell in before if cell.way not in (*main, ring.ONE)} == {(4, 32768)}
     assert {cell.way for cell in grid if cell.tokens == 32768} == {ring.ONE, ring.APART, *ring.FLASHLAB, *ring.TORCH}
 
 
-def test_groups_are_powers_of_two_up_to_the_gpus_that_are_there():
+def test_groups_are_powers_of_two_up_to_the_number_of_gpus():
     assert [ring.powers(most) for most in (1, 2, 3, 4, 8)] == [[1], [1, 2], [1, 2], [1, 2, 4], [1, 2, 4, 8]]
 
 
 class NoTeam:
-    """Measures all cells at once: one GPU's at a higher rate than the others'."""
+    """Stands in for a team of processes: one GPU has a higher rate than several."""
 
     def row(self, cell):
         return cell._asdict() | {"ms": 2.0, "tflops": 300.0 if cell.way == ring.ONE else 240.0}

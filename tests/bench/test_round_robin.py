@@ -1,4 +1,4 @@
-"""The benchmark without a GPU: everyone has a turn per round, wrong results are not timed, and no result is lost."""
+"""The benchmark without a GPU: every implementation has a turn per round; none with wrong results is timed."""
 
 import json
 import re
@@ -56,7 +56,7 @@ def detached(q, k, v, causal):
     return right(q, k, v.detach(), causal) + 0 * v
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="errors of tensors that are on a GPU")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="compares results on a GPU")
 def test_results_on_a_gpu_are_compared():
     x = torch.ones(3, device="cuda")
     assert round_robin.doubt([x], ("right", [x])) is None
@@ -64,7 +64,7 @@ def test_results_on_a_gpu_are_compared():
 
 
 class Clock:
-    """A timer that runs what it is given, and says 1, 2, 3, ... milliseconds."""
+    """A timer that calls its argument and returns 1, 2, 3, ... milliseconds; it raises at ``breaks_at``."""
 
     def __init__(self, breaks_at=None):
         self.ms, self.breaks_at, self.error = 0.0, breaks_at, RuntimeError("out of memory\nsince ...")
@@ -240,7 +240,7 @@ def test_default_grid():
 
 
 @pytest.mark.parametrize(
-    "wish, message",
+    "line, message",
     [
         ("--rounds 0", "expected a whole number of at least 1, got 0"),
         ("--rounds 1.5", "expected a whole number of at least 1, got 1.5"),
@@ -255,15 +255,15 @@ def test_default_grid():
         ("--json .", ". is a folder"),
     ],
 )
-def test_a_wrong_command_line_is_refused_before_anything_is_measured(wish, message, capsys):
+def test_a_wrong_command_line_is_refused_before_anything_is_measured(line, message, capsys):
     with pytest.raises(SystemExit) as exit:
-        round_robin.main(wish.split())
+        round_robin.main(line.split())
     assert exit.value.code == 2 and message in capsys.readouterr().err
 
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """A machine that passes for one with a GPU; what is measured there are ``right`` and ``same`` on the CPU."""
+    """Pretend that there is a GPU, but measure ``right`` and ``same`` on the CPU; return the clock that is used."""
     monkeypatch.setattr(record, "need_gpu", lambda: None)
     monkeypatch.setattr(record, "origin", lambda module, argv: dict(ORIGIN))
     monkeypatch.setattr(round_robin, "implementation", lambda name: {"cudnn": right, "flashlab": same}[name])
@@ -306,8 +306,8 @@ def test_ctrl_c_keeps_what_was_measured(gpu, capsys, tmp_path):
 
 def test_the_file_has_each_cell_as_soon_as_it_is_measured(gpu, monkeypatch, tmp_path):
     file = tmp_path / "times.json"
-    gpu.breaks_at, gpu.error = 9, SystemError("the process is killed")  # which nothing keeps
-    monkeypatch.setattr(record, "reason", lambda failure: (_ for _ in ()).throw(failure))
+    gpu.breaks_at, gpu.error = 9, SystemError("the process is killed")
+    monkeypatch.setattr(record, "reason", lambda failure: (_ for _ in ()).throw(failure))  # no handler returns
     with pytest.raises(SystemError):
         run("--json", str(file))
     assert [row["N"] for row in json.loads(file.read_text())["rows"]] == [32, 32]
@@ -324,13 +324,13 @@ def test_where_the_file_cannot_be_written_the_results_are_printed(gpu, monkeypat
     assert len(json.loads(captured.out[captured.out.index("{\n") :])["rows"]) == 4
 
 
-def test_a_competitor_without_a_row_is_told_of_on_standard_error(gpu, capsys):
-    gpu.breaks_at = 2  # the second turn is that of cudnn, in a round of one cell
+def test_a_competitor_without_a_row_is_named_on_standard_error(gpu, capsys):
+    gpu.breaks_at = 2  # the second turn is that of cudnn, and there is one cell
     assert run("--N", "32") == 0
     assert capsys.readouterr().err == "not timed in any cell: cudnn\n"
 
 
-def test_the_hopper_command_refuses_a_round_without_a_rival_that_it_asks_for(gpu, monkeypatch, capsys, tmp_path):
+def test_the_hopper_command_refuses_to_start_without_a_rival_of_its_command_line(gpu, monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(sys.modules, "flash_attn", None)
     with pytest.raises(SystemExit) as exit:
         hopper.main(["--json", str(tmp_path / "hopper.json"), "--impls", "hopper", "fa4"])

@@ -1,4 +1,4 @@
-"""The stored shared memory of an H200 is that of the kernel in the course, compiled here for the same card."""
+"""The stored shared memory, measured on an H200, is that of the course's kernel compiled here for the same GPU."""
 
 import json
 import os

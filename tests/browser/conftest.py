@@ -1,4 +1,4 @@
-"""One browser, one JupyterLab, a page of each figure, and a picture of the page of each test that fails."""
+"""One browser, one JupyterLab, a page of each figure, and a screenshot for each test that fails in JupyterLab."""
 
 import importlib
 from pathlib import Path
@@ -29,7 +29,7 @@ def lab(browser):
 
 @pytest.fixture(scope="session", params=NAMES)
 def file(request, tmp_path_factory):
-    """The page of a figure, with all its numbers."""
+    """Return the path of a figure's page, which has the numbers of all its states."""
     path = tmp_path_factory.mktemp("pages") / f"{request.param}.html"
     path.write_text(page.page(importlib.import_module(f"figures.{request.param}")), encoding="utf-8")
     return path
@@ -37,18 +37,18 @@ def file(request, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory):
-    """The folder of the site."""
+    """Return the folder of the site."""
     return website.site(tmp_path_factory.mktemp("web") / "site")
 
 
 @pytest.fixture
 def sheet(browser):
-    """A function that opens the page; what it asks for and what goes wrong is noted on it."""
-    opened = []
+    """Return a function that opens a page; ``faults`` of the page lists its errors and its requests to other places."""
+    contexts = []
 
     def open(path, width=1280, hash="", **options):
         context = browser.new_context(viewport={"width": width, "height": 900}, **options)
-        opened.append(context)
+        contexts.append(context)
         context.set_default_timeout(1000 * SECONDS)
         sheet = context.new_page()
         sheet.faults = []
@@ -64,7 +64,7 @@ def sheet(browser):
         return url.startswith(("file:", "data:", "blob:"))
 
     yield open
-    for context in opened:
+    for context in contexts:
         context.close()
 
 

@@ -26,12 +26,12 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-HIDES = ["--hide-scrollbars"]  # no learner's browser does
-SECONDS = 300  # end a wait for what never comes; no test measures how fast anything is
+HIDES = ["--hide-scrollbars"]  # a default of Playwright; a learner's browser shows them
+SECONDS = 300  # longest wait, so that nothing hangs; no test measures a speed
 
 
 def figures() -> dict[str, str | None]:
-    """Each figure, by the name of its module, and its notebook: the one of its name, or the first that shows it."""
+    """Return {module of a figure: its notebook}, the one of the same name or else the first that shows the figure."""
     names = [path.stem for path in sorted((ROOT / "figures").glob("*.py")) if _explores(path)]
     return {name: _notebook_of(name) for name in names}
 
@@ -46,7 +46,7 @@ def _notebook_of(name):
 
 
 def _explores(path):
-    """Does it declare controls, and so is a figure?"""
+    """Return whether a module assigns CONTROLS, and so is a figure."""
     assigned = [node.targets[0] for node in ast.parse(path.read_text()).body if isinstance(node, ast.Assign)]
     return any(isinstance(target, ast.Name) and target.id == "CONTROLS" for target in assigned)
 
@@ -56,7 +56,7 @@ def _shows(cell, name):
 
 
 class Lab:
-    """JupyterLab on a copy of the notebooks, with settings of its own, and a page in this browser."""
+    """JupyterLab on a copy of the notebooks, with its own settings, and a page in a browser."""
 
     def __init__(self, browser):
         self.browser = browser
@@ -76,7 +76,7 @@ class Lab:
             self._await_server()
             self.page = self.browser.new_page(viewport={"width": 1280, "height": 900})
             self.page.set_default_timeout(1000 * SECONDS)
-            self.page.on("dialog", lambda dialog: dialog.accept())  # it leaves a notebook that is not saved
+            self.page.on("dialog", lambda dialog: dialog.accept())  # such as: leave a notebook that is not saved?
             self.outside = []  # requests that left this machine
             self.page.on("request", lambda request: self._note(request.url))
         except BaseException:
@@ -93,9 +93,10 @@ class Lab:
         shutil.rmtree(self.folder)
 
     def open(self, name, run=True, kernel=True, reset=True) -> "Notebook":
-        """The notebook of this name, run from its first cell to its last unless told otherwise.
+        """Open the notebook of this name, and return it.
 
-        kernel: wait until there is one, as every cell that is run later does, too; reset: forget the stored layout.
+        run: run all its cells; kernel: wait until it has a kernel, which ``run`` also does; reset: forget the stored
+        layout.
         """
         address = f"http://127.0.0.1:{self.port}/lab/tree/notebooks/{name}.ipynb?token={self.token}"
         self.page.goto(address + "&reset" * reset)
@@ -111,13 +112,13 @@ class Lab:
                 "--LabApp.expose_app_in_browser=True"]  # fmt: skip
 
     def _environment(self):
-        ours = {
+        files = {
             "JUPYTERLAB_SETTINGS_DIR": "settings",
             "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
             "FLASHLAB_PROGRESS": "progress.json",
         }
-        places = {name: str(self.folder / place) for name, place in ours.items()}
-        return {**os.environ, **places, "FLASHLAB_FIGURES": "live"}
+        variables = {name: str(self.folder / file) for name, file in files.items()}
+        return {**os.environ, **variables, "FLASHLAB_FIGURES": "live"}
 
     def _await_server(self):
         deadline = time.monotonic() + SECONDS
@@ -135,7 +136,7 @@ class Lab:
 
 @contextmanager
 def chromium():
-    """A browser: the environment variable CHROMIUM, or one found on PATH, or Playwright's own. One at a time."""
+    """Yield a browser: that of the environment variable CHROMIUM, or one on PATH, or Playwright's own."""
     names = ("chromium", "chromium-browser", "google-chrome")
     path = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
     with sync_playwright() as playwright:

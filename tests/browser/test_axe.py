@@ -1,4 +1,4 @@
-"""What axe (Deque's checker, an npm package) finds on the page of every figure: nothing serious, light or dark."""
+"""axe, Deque's accessibility checker (an npm package), finds nothing serious on any figure's page, light or dark."""
 
 import pytest
 
@@ -10,7 +10,7 @@ FOUND = """async () => (await axe.run()).violations.filter(({ impact }) => ['ser
     .map(({ id, nodes }) => `${id}: ${nodes.map(({ target }) => target.join(' ')).join('; ')}`)"""
 
 
-@pytest.mark.skipif(not AXE.exists(), reason="axe-core is missing: `make test-browser` installs it where npm is")
+@pytest.mark.skipif(not AXE.exists(), reason="axe-core is missing: `make test-browser` installs it if npm is there")
 @pytest.mark.parametrize("width, scheme", [("wide", "light"), ("narrow", "dark")])
 def test_axe_finds_nothing_serious(sheet, file, width, scheme):
     figure = sheet(file, WIDTHS[width], color_scheme=scheme)

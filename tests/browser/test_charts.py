@@ -1,4 +1,4 @@
-"""Charts on a bare page from a file: values by pointer and by key, in the theme, with no request and no kernel."""
+"""Charts on a page opened from a file, without network and kernel: values by pointer and by key, in both themes."""
 
 import html
 import re
@@ -11,7 +11,7 @@ from tests.browser.conftest import SCREENSHOTS
 from tests.browser.test_axe import AXE, FOUND
 from tests.browser.test_page import TEXTS
 
-MADE = {
+CHARTS = {
     "bars": lambda: charts.bars({"ours": 812, "<theirs> & 'others'": 31}, unit="TFLOP/s", title="speeds"),
     "lines": lambda: charts.lines(
         [128, 256, 512], {"flash": [3, 8, 17], "standard": [5, 20, 80]}, xlabel="N", log=True
@@ -22,7 +22,7 @@ MADE = {
     "dots": lambda: charts.dots({"error": {"one": 0.5, "two": [1, 2]}, "MB": {"one": 3, "two": 4}}, title="costs"),
     "whole": whole.picture,
 }
-FIRST = {  # of each chart: what its first mark says, and the one to which an arrow goes from there
+FIRST = {  # chart: title and value of its first mark, an arrow key, and the title of the mark to which the key leads
     "bars": ("ours", "812 TFLOP/s", "ArrowDown", "<theirs> & 'others'"),
     "lines": ("N 128", "flash 3", "ArrowRight", "N 256"),
     "weights": ("a → river", "0.80", "ArrowRight", "a → bank"),
@@ -31,16 +31,16 @@ FIRST = {  # of each chart: what its first mark says, and the one to which an ar
 }
 
 
-@pytest.fixture(params=MADE)
+@pytest.fixture(params=CHARTS)
 def kind(request):
     return request.param
 
 
 @pytest.fixture
 def file(tmp_path, kind, monkeypatch):
-    """A page with one chart, as a cell shows it, in a folder of its own."""
+    """Return the path of a page with one chart, as a cell shows it."""
     monkeypatch.setenv("FLASHLAB_FIGURES", "live")
-    shown = MADE[kind]()._repr_mimebundle_()["text/html"]
+    shown = CHARTS[kind]()._repr_mimebundle_()["text/html"]
     path = tmp_path / f"{kind}.html"
     words = '<!doctype html><html lang="en"><meta charset="utf-8"><title>a chart</title>'
     path.write_text(f"{words}<main><h1>{kind}</h1>{shown}</main></html>", encoding="utf-8")
@@ -85,8 +85,8 @@ def test_a_chart_says_the_same_by_pointer_and_by_keyboard(sheet, file, kind):
 def test_without_scripts_there_is_the_picture_with_its_words(sheet, file, kind):
     page = sheet(file, java_script_enabled=False)
     picture = page.locator("img")
-    assert picture.get_attribute("alt") == repr(MADE[kind]()) and picture.evaluate("it => it.naturalWidth") > 0
-    assert page.locator("main").inner_text().strip() == kind  # none of the data is seen
+    assert picture.get_attribute("alt") == repr(CHARTS[kind]()) and picture.evaluate("it => it.naturalWidth") > 0
+    assert page.locator("main").inner_text().strip() == kind  # the data is not visible
 
 
 def test_on_a_narrow_screen_a_chart_keeps_its_least_width(sheet, file):

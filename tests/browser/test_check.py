@@ -17,10 +17,11 @@ CELLS = [
     'solution("start_here.first", sure=True)',
     "overview()",
 ]
-# What each cell shows: the words that are visible, and of a card the label of its mark and the style of its edge.
+# For each cell: its visible words, the label of its card's mark, the style of the card's edge, and whether it is wider
+# than its box.
 SHOWN = """async () => {
     await jupyterapp.commands.execute('notebook:run-all-cells');
-    const source = () => document.querySelector('.jp-OutputArea .jp-RenderedMarkdown code');  // is rendered later
+    const source = () => document.querySelector('.jp-OutputArea .jp-RenderedMarkdown code');  // rendered after the run
     while (!source()) await new Promise(requestAnimationFrame);
     return jupyterapp.shell.currentWidget.content.widgets.map(cell => {
         const mark = cell.node.querySelector('.jp-OutputArea [role=img]');
@@ -43,8 +44,8 @@ def notebook_of(sources):
 
 
 @pytest.mark.parametrize("theme", ["JupyterLab Light", "JupyterLab Dark"])
-def test_a_learner_is_answered(lab, theme):
-    name = f"attempts_{theme.split()[1]}"  # one each: a file that changes on the disk would be asked about
+def test_each_call_of_a_learner_shows_its_answer(lab, theme):
+    name = f"attempts_{theme.split()[1]}"  # a file for each theme: JupyterLab asks what to do if an open file changes
     path = lab.folder / "notebooks" / f"{name}.ipynb"
     nbformat.write(notebook_of(CELLS), path)
     notebook = lab.open(name, run=False)
@@ -52,7 +53,7 @@ def test_a_learner_is_answered(lab, theme):
     _, wrong, right, stub, hints, question, source, course = lab.page.evaluate(SHOWN)
     assert notebook.errors() == [] and lab.outside == []
     assert (wrong["mark"], right["mark"], stub["mark"]) == ("wrong", "right", None)
-    assert wrong["edge"].split()[0] != right["edge"].split()[0]  # apart in grey
+    assert wrong["edge"].split()[0] != right["edge"].split()[0]  # they differ without colour, too
     assert "counted entries, not bytes" in wrong["words"] and 'next: hint("start_here.first")' in wrong["words"]
     assert stub["words"].startswith("○ start_here.first")
     assert [it in hints["words"] for it in ("Hint 1 of 3", "Hint 2 of 3", "Hint 3 of 3")] == [True] * 3
@@ -70,4 +71,4 @@ def test_a_learners_copy_of_a_lesson_runs(lab):
     assert notebook.errors() == [] and lab.outside == []
     texts = lab.page.evaluate("""() => [...jupyterapp.shell.currentWidget.content.model.cells].map(
         cell => JSON.stringify(cell.toJSON().outputs ?? ''))""")
-    assert any("start_here.first" in text and " solved, " in text for text in texts)  # the overview knows the lesson
+    assert any("start_here.first" in text and " solved, " in text for text in texts)  # the overview

@@ -1,6 +1,6 @@
-"""Drawn figures in a real JupyterLab: alive, in touch with the kernel, and still alive when the kernel is gone.
+"""Drawn figures in a real JupyterLab: they move, the kernel answers them, and they still move when it is gone.
 
-All are cells of one notebook, and the tests need their order: it runs, its kernel dies, it is opened again.
+All figures are cells of one notebook. The tests need this order: it runs, its kernel is shut down, it is opened again.
 """
 
 import importlib
@@ -42,7 +42,7 @@ SAVE = "() => jupyterapp.commands.execute('docmanager:save')"
 
 @pytest.fixture(scope="module")
 def notebook(lab):
-    """A notebook of all figures, run; ``followed`` is the list of commands that the notebook executes from then on."""
+    """Run a notebook of all figures; the page's ``followed`` lists the commands that JupyterLab executes afterwards."""
     cells = [nbformat.v4.new_code_cell(f"import figures.{name}\n\nfigures.{name}.explore()") for name in NAMES]
     notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": KERNEL})
     nbformat.write(notebook, lab.folder / "notebooks" / "all_figures.ipynb")
@@ -52,13 +52,13 @@ def notebook(lab):
 
 @pytest.fixture(scope="module")
 def dead(lab, notebook):
-    """The kernel is gone."""
+    """Shut the kernel down."""
     lab.page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.shutdown()")
 
 
 @pytest.fixture(scope="module")
 def again(lab, dead):
-    """The notebook is saved, and opened again with a kernel that knows nothing of it."""
+    """Save the notebook, and open it again with a new kernel."""
     reopened(lab)
 
 
@@ -69,7 +69,7 @@ def name(request):
 
 @pytest.fixture
 def figure(lab, notebook, name):
-    """A figure, scrolled into view."""
+    """Scroll a figure into view and return it."""
     lab.page.evaluate(SHOW, NAMES.index(name))
     host = lab.page.locator(HOST.format(name))
     host.locator("svg").first.wait_for()
@@ -84,16 +84,16 @@ def reopened(lab):
 
 
 def controls(figure):
-    """Return all controls but the clock: a change of one asks the kernel."""
+    """Return all controls but the clock: a change of one of them asks the kernel for numbers."""
     return figure.locator("[data-field]:not(.clock input)").all()
 
 
-def eventually(page, come):
-    """Wait until come() is true; return whether it is."""
+def eventually(page, condition):
+    """Wait until condition() is true, at most ``SECONDS``; return whether it is."""
     deadline = time.monotonic() + SECONDS
-    while not come() and time.monotonic() < deadline:
+    while not condition() and time.monotonic() < deadline:
         page.wait_for_timeout(50)
-    return come()
+    return condition()
 
 
 def test_the_notebooks_keys_leave_the_cell_alone(lab, figure):
@@ -102,7 +102,7 @@ def test_the_notebooks_keys_leave_the_cell_alone(lab, figure):
     for key in ("m", "b", "d", "d", "x", "Enter"):
         lab.page.keyboard.press(key)
     lab.page.evaluate("() => jupyterapp.shell.currentWidget.content.activeCell.node.focus()")
-    lab.page.keyboard.press("ArrowDown")  # the notebook handles this key, after any that it took before
+    lab.page.keyboard.press("ArrowDown")  # the notebook handles this key, and would have handled the others before
     lab.page.wait_for_function("() => followed.length")
     assert lab.page.evaluate("() => followed") == ["notebook:move-cursor-down"]
     assert figure.is_visible()
@@ -134,12 +134,12 @@ def test_saved_and_opened_again_with_a_new_kernel_it_is_alive(again, name, figur
     assert shown(figure)[1] == module.describe(module.State())
     if figure.locator(".clock").count():
         figure.locator(".clock input").press("Home")
-        begun = shown(figure)
+        before = shown(figure)
         figure.get_by_role("button", name="one step on").click()
-        assert shown(figure)[0] != begun[0] and shown(figure)[1] != begun[1]
+        assert shown(figure)[0] != before[0] and shown(figure)[1] != before[1]
 
 
-def test_a_lesson_that_was_run_in_part_has_picture_and_words_when_opened_again(lab):
+def test_a_lesson_of_which_one_cell_was_run_has_picture_and_words_when_opened_again(lab):
     """JupyterLab takes scripts out of a notebook unless it has run every cell whose output is more than text."""
     lab.open(figures()["tiling"], run=False)
     at = lab.page.evaluate(CELL, "tiling")

@@ -1,4 +1,4 @@
-"""The first screen of the site: the sentence, the ways in, and the race, which plays once by itself."""
+"""The first screen of the site: the sentence, the ways through the course, and the race, which plays once by itself."""
 
 import re
 
@@ -26,7 +26,7 @@ INSIDE = "document.documentElement.scrollWidth <= document.documentElement.clien
 
 @pytest.fixture
 def opened(browser, site):
-    """A function that opens the front page. Its clock stands still; what goes wrong is noted on it."""
+    """Return a function that opens the front page. The page's clock stands still; its ``faults`` lists its errors."""
     contexts = []
 
     def open(width=1280, hash="", **options):
@@ -60,10 +60,10 @@ def test_the_first_screen_has_the_sentence_the_ways_in_and_the_whole_race(opened
     assert re.fullmatch(r"Start \d+ min", sheet.locator(".start").inner_text())
     places = [sheet.locator(part).bounding_box() for part in PLACES]
     assert places[3]["y"] + places[3]["height"] <= places[0]["y"]
-    assert places[2]["y"] - places[0]["y"] - places[0]["height"] < 60  # no room that nothing fills
+    assert places[2]["y"] - places[0]["y"] - places[0]["height"] < 60  # no empty space between them
     sheet.clock.run_for(8500)
     assert sheet.locator(RESULT).is_visible()
-    assert [sheet.locator(part).bounding_box() for part in PLACES] == places  # the end moves nothing
+    assert [sheet.locator(part).bounding_box() for part in PLACES] == places  # nothing moves when the race ends
     SCREENSHOTS.mkdir(exist_ok=True)
     sheet.screenshot(path=SCREENSHOTS / f"front-{width}-{scheme}.png")
     assert sheet.evaluate(INSIDE) and sheet.faults == []
@@ -79,12 +79,12 @@ def test_the_race_plays_once_by_itself_and_then_shows_its_result_and_unfolds_its
     assert sheet.locator(RESULT).is_visible() and not sheet.locator(CONTROLS).is_visible()
     sheet.locator(CHANGE).press("Enter")
     assert sheet.locator(CONTROLS).is_visible() and sheet.locator(CHANGE).get_attribute("aria-expanded") == "true"
-    ended = sheet.evaluate(STEP)
+    last = sheet.evaluate(STEP)
     sheet.clock.run_for(10_000)
-    assert sheet.evaluate(STEP) == ended
+    assert sheet.evaluate(STEP) == last
     sheet.get_by_role("button", name="play again").click()
     sheet.clock.run_for(1000)
-    assert 0 < sheet.evaluate(STEP) < ended and sheet.faults == []
+    assert 0 < sheet.evaluate(STEP) < last and sheet.faults == []
 
 
 def test_nothing_travels_in_a_picture_without_fast_memory(opened):
@@ -99,15 +99,15 @@ def test_pause_holds_the_race_where_it_is(opened):
     sheet = opened()
     sheet.clock.run_for(2000)
     sheet.locator(BUTTON).press("Enter")
-    held = sheet.evaluate(STEP)
+    step = sheet.evaluate(STEP)
     sheet.clock.run_for(10_000)
-    assert sheet.evaluate(STEP) == held
+    assert sheet.evaluate(STEP) == step
     sheet.locator(BUTTON).press("Enter")
     sheet.clock.run_for(1000)
-    assert sheet.evaluate(STEP) > held
+    assert sheet.evaluate(STEP) > step
 
 
-def test_who_asked_for_less_motion_sees_the_end_at_once(opened):
+def test_a_reader_who_prefers_reduced_motion_sees_the_end_at_once(opened):
     sheet = opened(reduced_motion="reduce")
     assert sheet.locator(RESULT).is_visible() and sheet.locator(CHANGE).is_enabled()
     assert sheet.get_by_role("button", name="play again").is_visible()
@@ -121,7 +121,7 @@ def test_an_address_with_a_state_shows_that_state(opened):
 
 
 @pytest.mark.parametrize(("field", "key"), [("N", "End"), ("causal", "Space"), ("step", "ArrowLeft")])
-def test_the_result_is_said_only_while_the_figure_shows_it(opened, field, key):
+def test_the_result_is_visible_only_while_the_figure_shows_it(opened, field, key):
     sheet = opened(reduced_motion="reduce")
     sheet.locator(CHANGE).click()
     sheet.locator(f"{CONTROLS} [data-field={field}]").press(key)
@@ -136,24 +136,24 @@ def test_both_buttons_of_the_race_say_whether_it_plays(opened):
     sheet.locator(CHANGE).click()
     inner = sheet.locator(f"{CONTROLS} .clock button").nth(2)
     sheet.clock.run_for(1000)
-    for press, expected in [
+    for button, expected in [
         (inner, "play"),
         (inner, "pause"),
         (sheet.locator(BUTTON), "play"),
         (sheet.locator(BUTTON), "pause"),
     ]:
-        press.click()
+        button.click()
         assert inner.inner_text() == sheet.locator(BUTTON).inner_text() == expected
     sheet.locator(f"{CONTROLS} [data-field=step]").press("ArrowRight")
-    held = sheet.evaluate(STEP)
+    step = sheet.evaluate(STEP)
     sheet.clock.run_for(1000)
-    assert sheet.evaluate(STEP) == held and sheet.locator(BUTTON).inner_text() == "play"
+    assert sheet.evaluate(STEP) == step and sheet.locator(BUTTON).inner_text() == "play"
 
 
 def test_without_scripts_the_result_is_there_and_no_button(opened):
     sheet = opened(java_script_enabled=False)
     assert sheet.locator(RESULT).is_visible() and sheet.locator(".race img").is_visible()
-    caption = sheet.locator(".race figcaption").inner_text()  # of the end, as the result is
+    caption = sheet.locator(".race figcaption").inner_text()  # it describes the end, as the result does
     assert all(it.replace("\xa0", " ") in caption for it in sheet.locator(f"{RESULT} b").all_inner_texts())
     assert not sheet.locator(BUTTON).is_visible() and not sheet.locator(".sidebar-search").is_visible()
 
@@ -173,8 +173,8 @@ def test_a_way_is_a_list_of_lessons_with_its_sum(opened, way):
     summary = sheet.locator("summary", has_text=way.name)
     summary.click()
     links = sheet.locator(f".begin details:has(summary:text('{way.name}')) li a")
-    found = [link.get_attribute("href") for link in links.all()]
-    assert found == [f"lessons/{front.page_of(lesson)}" for lesson in way.lessons]
+    pages = [link.get_attribute("href") for link in links.all()]
+    assert pages == [f"lessons/{front.page_of(lesson)}" for lesson in way.lessons]
     assert links.first.is_visible() and sheet.evaluate(INSIDE)
     assert summary.inner_text().split("\n")[-1].endswith(duration(way.minutes))
 

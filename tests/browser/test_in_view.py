@@ -1,4 +1,4 @@
-"""Every figure as a learner meets it in JupyterLab: whole in the panel, what is compared side by side."""
+"""Every figure in JupyterLab: whole in the notebook's panel, with its compared parts side by side."""
 
 import json
 import shutil
@@ -11,7 +11,7 @@ from tests.browser.lab import ROOT
 from tests.tools.normalise import KERNEL
 
 WINDOW = {"width": 1280, "height": 900}
-DEFAULT = "default-37a8.jupyterlab-workspace"  # JupyterLab's name for the workspace of no name, as in the Makefile
+DEFAULT = "default-37a8.jupyterlab-workspace"  # JupyterLab's file of the default workspace, as in the Makefile
 ZOOMED = {"width": 1024, "height": 720}  # the same window at 125 %
 SHOW = "at => jupyterapp.shell.currentWidget.content.scrollToItem(at, 'start')"
 PANEL = "document.querySelector('.jp-NotebookPanel-notebook').getBoundingClientRect().toJSON()"
@@ -31,7 +31,7 @@ CLOSED = "jupyterapp.restored.then(() => jupyterapp.shell.leftCollapsed)"
 
 
 def open_figures(lab, names):
-    """Run a notebook with a cell for each figure, and words below each."""
+    """Run a notebook with a cell for each figure, and a long text below each."""
     words = "\n\n".join(["A paragraph about the figure."] * 12)
     cells = []
     for name in names:
@@ -47,7 +47,7 @@ def shown(lab, names, name):
     lab.page.evaluate(SHOW, 2 * names.index(name))
     figure = lab.page.locator(f"[data-figure={name}]")
     figure.locator("svg").first.wait_for()
-    lab.page.evaluate(FRAMES)  # it is drawn for the width of the panel
+    lab.page.evaluate(FRAMES)  # wait until it is drawn for the width of the panel
     return figure
 
 
@@ -76,7 +76,7 @@ def notebook(lab):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("files", ["expandLeft", "collapseLeft"])
 def test_a_figure_is_whole_on_the_screen(lab, notebook, files, name):
-    """The file browser is open or closed."""
+    """files: the command that opens or closes the file browser."""
     lab.page.evaluate(f"jupyterapp.shell.{files}()")
     assert_whole(lab, shown(lab, NAMES, name))
 
@@ -88,7 +88,7 @@ def test_a_figure_that_was_run_stays_in_view(lab, notebook, name):
     lab.page.keyboard.press("Shift+Enter")
     figure = lab.page.locator(f"[data-figure={name}]:not([data-old])")
     figure.locator("svg").first.wait_for()
-    lab.page.evaluate(FRAMES)  # JupyterLab has scrolled
+    lab.page.evaluate(FRAMES)  # wait until JupyterLab has scrolled
     panel, box = lab.page.evaluate(PANEL), figure.bounding_box()
     assert panel["y"] - 1 <= box["y"] and box["y"] + box["height"] <= panel["y"] + panel["height"] + 1
 

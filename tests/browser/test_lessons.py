@@ -1,6 +1,6 @@
-"""Every lesson in a real JupyterLab, as it is stored; and run, where a cell replays what the lesson has recorded.
+"""Every lesson opens in a real JupyterLab, and those with ``.replay(`` also run there.
 
-That every other cell runs, nbval checks (`make test`); what figures do in JupyterLab, test_drawn.
+nbval checks that the cells of all lessons run (`make test`), test_drawn what figures do in JupyterLab.
 """
 
 import io
@@ -14,7 +14,7 @@ from tests.browser.lab import ROOT, figures
 NOTEBOOKS = {path.stem: path for path in sorted((ROOT / "notebooks").glob("*.ipynb"))}
 REPLAYS = [name for name, path in NOTEBOOKS.items() if ".replay(" in path.read_text(encoding="utf-8")]
 ACTIVE = "() => jupyterapp.shell.currentWidget.content.activeCellIndex"
-SHOWN = "at => jupyterapp.shell.currentWidget.content.scrollToItem(at, 'start')"
+SCROLL = "at => jupyterapp.shell.currentWidget.content.scrollToItem(at, 'start')"
 
 
 def test_every_figure_is_shown_in_a_lesson():
@@ -26,22 +26,22 @@ def test_lesson_opens_in_the_browser(lab, name):
     assert lab.open(name, run=False, kernel=False).errors() == []
     assert lab.page.locator(".Toastify__toast").count() == 0, "a pop-up greets the learner"
     for at, words in pictures(name).items():
-        lab.page.evaluate(SHOWN, at)
+        lab.page.evaluate(SCROLL, at)
         picture = lab.page.locator(f".jp-Cell[data-windowed-list-index='{at}'] .jp-OutputArea img")
         assert picture.get_attribute("alt") == words, "what a screen reader says of a stored picture"
-        picture.evaluate("it => it.decode()")  # it has no height before
+        picture.evaluate("it => it.decode()")  # before that it has no height
         assert picture.bounding_box()["height"] > 50
     assert lab.outside == [], "the page asks for something from outside this machine"
 
 
 def test_a_chart_wears_the_theme_and_its_words_stay_legible(lab):
-    """Light paper and dark words, or the other way round; on a narrow screen it is scrolled, in its own cell.
+    """Its paper is light and its words are dark, or vice versa. On a narrow screen it scrolls within its cell.
 
-    Its marks say their values by key, and arrows move no cell.
+    Keys show the values of its marks, and arrow keys do not leave the cell.
     """
     assert lab.open("19_packed_texts_and_dropout").errors() == []
     (at,) = pictures("19_packed_texts_and_dropout")
-    lab.page.evaluate(SHOWN, at)
+    lab.page.evaluate(SCROLL, at)
     chart = lab.page.locator(".flashlab-chart:not(img)")
     for light, paper in (("true", 255), ("false", 24)):
         lab.page.evaluate("light => { document.body.dataset.jpThemeLight = light }", light)
@@ -60,7 +60,7 @@ def test_a_chart_wears_the_theme_and_its_words_stay_legible(lab):
 
 
 def pictures(name):
-    """The words of the pictures that a notebook stores, by the number of the cell."""
+    """Return {number of a cell: the words of the picture that it stores}."""
     cells = enumerate(nbformat.read(NOTEBOOKS[name], as_version=4).cells)
     outputs = [(at, output.data) for at, cell in cells for output in cell.get("outputs", []) if "data" in output]
     return {at: data["text/plain"] for at, data in outputs if "data:image/png" in data.get("text/html", "")}

@@ -1,6 +1,6 @@
-"""Every drawn figure on a bare page from a file: each control by key, mouse and touch, with no request and no kernel.
+"""Every drawn figure on a page opened from a file, without network and kernel: each control by key, mouse and touch.
 
-Leaves a picture of each in tests/browser/screenshots, light and dark, wide and narrow: look at them.
+Stores a picture of each in tests/browser/screenshots, light and dark, wide and narrow: look at them.
 """
 
 import importlib
@@ -13,7 +13,7 @@ from tests.browser.conftest import SCREENSHOTS, WIDTHS
 
 
 def shown(sheet):
-    """The drawing and its words."""
+    """Return the drawing and its words."""
     return sheet.locator("svg").first.inner_html(), sheet.locator(".words").inner_text()
 
 
@@ -44,16 +44,16 @@ def test_nothing_is_cut_and_nothing_is_small(sheet, file, width, scheme):
 
 
 @pytest.mark.parametrize("file", ["tiling"], indirect=True)
-def test_what_is_cut_small_or_covered_is_seen(sheet, file):
+def test_what_is_cut_small_or_covered_is_found(sheet, file):
     drawing = sheet(file).locator("svg").first
     assert drawing.evaluate(TEXTS) == [[], [], []]
-    for wrong, found in WRONG.items():
+    for wrong, expected in WRONG.items():
         drawing.evaluate("(svg, wrong) => svg.insertAdjacentHTML('beforeend', wrong)", wrong)
-        assert [bool(faults) for faults in drawing.evaluate(TEXTS)] == found, wrong
+        assert [bool(faults) for faults in drawing.evaluate(TEXTS)] == expected, wrong
         drawing.evaluate("svg => svg.lastChild.remove()")
 
 
-# Added to a drawing, what each does to it: is something cut, small, covered?
+# {markup that is added to a drawing: is something cut, small, covered?}
 WRONG = {
     '<text x="-99" y="400">far left</text>': [True, False, False],
     '<rect x="-20" y="400" width="15" height="9"/>': [True, False, False],
@@ -68,39 +68,39 @@ ENDS = {"checkbox": ["Space"], "range": ["Home", "End"], "select-one": ["Home", 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_every_control_moves_the_picture_by_key(sheet, file, width):
-    """From end to end; there, too, nothing is cut, small or covered."""
+    """The keys move it from end to end. At the ends, too, nothing is cut, small or covered."""
     figure = sheet(file, WIDTHS[width], reduced_motion="reduce")
     for control in figure.locator("[data-field]").all():
         figure.get_by_role("button", name="reset").click()
-        field, seen = control.get_attribute("data-field"), [shown(figure)]
+        field, states = control.get_attribute("data-field"), [shown(figure)]
         for key in ENDS[control.evaluate("one => one.type")]:
             control.press(key)
             assert figure.locator("svg").first.evaluate(TEXTS) == [[], [], []], (field, key)
-            seen.append(shown(figure))
-        assert any(drawing != seen[0][0] and words != seen[0][1] for drawing, words in seen[1:]), field
+            states.append(shown(figure))
+        assert any(drawing != states[0][0] and words != states[0][1] for drawing, words in states[1:]), field
         assert figure.locator(".message").inner_text() == ""
     assert figure.faults == []
 
 
-@pytest.mark.parametrize("hand", ["click", "tap"])
-def test_every_control_moves_the_picture_by_hand(sheet, file, hand):
+@pytest.mark.parametrize("gesture", ["click", "tap"])
+def test_every_control_moves_the_picture_by_mouse_and_touch(sheet, file, gesture):
     figure = sheet(file, WIDTHS["narrow"], has_touch=True)
 
     def press(mark, **where):
-        getattr(mark, hand)(**where)
+        getattr(mark, gesture)(**where)
 
     for control in figure.locator("[data-field]").all():
         press(figure.get_by_role("button", name="reset"))
-        before, box, seen = shown(figure)[0], control.bounding_box(), []
+        before, box, drawings = shown(figure)[0], control.bounding_box(), []
         for end in (4, box["width"] - 4):  # of a slider
             if (kind := control.get_attribute("type")) == "range":
                 press(control, position={"x": end, "y": box["height"] / 2})
-                seen.append(shown(figure)[0])
+                drawings.append(shown(figure)[0])
         if kind == "checkbox":
             press(control)
-        elif kind is None:  # a menu opens a list of the system's own
+        elif kind is None:  # the list of a menu is drawn by the system
             control.select_option(index=0 if control.evaluate("one => one.selectedIndex") else 1)
-        assert {*seen, shown(figure)[0]} != {before}, control.get_attribute("data-field")
+        assert {*drawings, shown(figure)[0]} != {before}, control.get_attribute("data-field")
     assert figure.faults == []
 
 
@@ -129,19 +129,19 @@ def test_the_clock_steps_and_goes_back(sheet, file):
     at = figure.locator(".clock input")
     figure.get_by_role("button", name="back to the beginning").click()
     assert at.input_value() == "0"
-    seen = [shown(figure)]
+    states = [shown(figure)]
     for _ in range(3):
         figure.get_by_role("button", name="one step on").click()
-        seen.append(shown(figure))
-    assert len({words for _, words in seen}) == 4
+        states.append(shown(figure))
+    assert len({words for _, words in states}) == 4
     figure.get_by_role("button", name="one step back").click()
-    assert shown(figure)[1] == seen[2][1]
+    assert shown(figure)[1] == states[2][1]
     figure.get_by_role("button", name="reset").click()
     assert figure.faults == []
 
 
 def test_the_clock_plays_at_each_speed_and_pauses(sheet, file):
-    """The test moves the time of the page: nothing waits."""
+    """The test sets the clock of the page, so it waits for nothing."""
     figure = sheet(file)
     if not figure.locator(".clock").count():
         pytest.skip("no clock")
@@ -174,7 +174,7 @@ def test_the_clock_plays_at_each_speed_and_pauses(sheet, file):
 
 @pytest.mark.parametrize("file", ["tiling", "standard_attention", "online_softmax"], indirect=True)
 def test_a_control_that_changes_keeps_the_moment(sheet, file):
-    """At the end it is the end; there and back it is the same step."""
+    """The end stays the end, and a control that is moved and set back leads to the same step."""
     figure = sheet(file)
     at = figure.locator(".clock input")
     control = figure.locator("select[data-field], input[data-field]:not(.clock input)").first
@@ -182,15 +182,15 @@ def test_a_control_that_changes_keeps_the_moment(sheet, file):
     move(control)
     assert at.input_value() == at.get_attribute("max")
     figure.get_by_role("button", name="reset").click()
-    begun = at.input_value(), shown(figure)[1], control.input_value()
+    before = at.input_value(), shown(figure)[1], control.input_value()
     fraction = int(at.input_value()) / int(at.get_attribute("max"))
     move(control)
-    assert shown(figure)[1] != begun[1] and (int(at.input_value()) > 0) == (fraction > 0)
-    control.evaluate(SET, begun[2])
-    assert (at.input_value(), shown(figure)[1], control.input_value()) == begun
+    assert shown(figure)[1] != before[1] and (int(at.input_value()) > 0) == (fraction > 0)
+    control.evaluate(SET, before[2])
+    assert (at.input_value(), shown(figure)[1], control.input_value()) == before
 
 
-# As a hand does it.
+# Set a control as a user does: with the events of the page.
 SET = """(one, value) => {
     if (one.type === 'checkbox') return one.click();
     one.value = value;
@@ -210,20 +210,20 @@ def test_a_mark_answers_mouse_touch_and_arrows(sheet, file):
     mark.tap(force=True)
     assert tip.is_visible() and name.startswith(tip.locator("b").inner_text()[:5])
     figure.locator("svg").first.focus()
-    found = set()
+    labels = set()
     for key in ["Enter", *["ArrowRight", "ArrowDown", "ArrowLeft", "ArrowUp"] * 2]:
         figure.keyboard.press(key)
-        found.add(
+        labels.add(
             figure.evaluate(
                 "document.querySelector('[data-figure]').shadowRoot.activeElement.getAttribute('aria-label')"
             )
         )
-    assert len(found) > 2
+    assert len(labels) > 2
     figure.keyboard.press("Escape")
     assert not tip.is_visible()
 
 
-# What can be dragged: a mark, by how many pixels, the fields that change, and the key that does the same to a handle.
+# {figure: [(mark, pixels to drag it, fields that change, key that changes a handle in the same way, None for others)]}
 DRAGS = {
     "block_size": [
         ("[aria-label*='pull the line']", (60, 0), {"step"}, None),
@@ -288,12 +288,12 @@ DRAGS = {
         ("[data-drag] >> nth=0", (0, -30), {"Br"}, None),
     ],
 }
-BOTH_WAYS = {"ArrowRight": 30, "ArrowLeft": -30}  # pixels, and the key that does the same
+BOTH_WAYS = {"ArrowRight": 30, "ArrowLeft": -30}  # key: pixels that do the same
 FIELDS = "all => Object.fromEntries(all.map(one => [one.dataset.field, one.value]))"
 
 
 def middle(mark):
-    """Return where the middle of a mark is, (x, y) in the window."""
+    """Return the middle of a mark, (x, y) in the window."""
     box = mark.bounding_box()
     return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
@@ -308,33 +308,33 @@ def pull(page, mark, across, down):
 
 
 def assert_hands(page, figure, drags, place="svg"):
-    """Drag each mark: it changes its fields, and where it is a handle its key leads to the same picture."""
+    """Assert that a drag of each mark changes its fields, and that its key, if it has one, leads to the same words."""
     reset = figure.get_by_role("button", name="reset")
     for selector, (across, down), fields, key in drags:
         reset.click()
         mark = figure.locator(f"{place} {selector}")
         before = figure.locator("[data-field]").evaluate_all(FIELDS)
         pull(page, mark, across, down)
-        now, seen = figure.locator("[data-field]").evaluate_all(FIELDS), shown(figure)
+        now, dragged = figure.locator("[data-field]").evaluate_all(FIELDS), shown(figure)
         changed = {field for field in now if now[field] != before[field]}
-        assert fields <= changed <= fields | {"step"}, selector  # the clock keeps its moment, not its number
+        assert fields <= changed <= fields | {"step"}, selector  # the clock keeps its moment, whose number may change
         if key is None:
             continue
         box = mark.bounding_box()
         assert min(box["width"], box["height"]) >= 24, f"{selector}: {box}"
         reset.click()
-        passed = []
-        while shown(figure)[1] != seen[1] and passed[-1:] != [shown(figure)[1]]:
-            passed.append(shown(figure)[1])
+        words = []
+        while shown(figure)[1] != dragged[1] and words[-1:] != [shown(figure)[1]]:
+            words.append(shown(figure)[1])
             mark.press(key)
-        assert shown(figure)[1] == seen[1], f"{selector}: {key} does not lead there"
+        assert shown(figure)[1] == dragged[1], f"{selector}: {key} does not lead there"
         (field,) = fields
         assert figure.locator(f"[data-field={field}]").evaluate_all(FIELDS)[field] == now[field]
         assert figure.locator(".message").inner_text() == ""
 
 
-def test_every_hand_is_followed_and_keys_do_the_same(sheet, file):
-    page = sheet(file, reduced_motion="reduce")  # no mark is on its way while it is looked for
+def test_every_mark_can_be_dragged_and_keys_do_the_same(sheet, file):
+    page = sheet(file, reduced_motion="reduce")  # no mark moves while the test looks for it
     drags = DRAGS.get(file.stem, [])
     assert bool(drags) == bool(page.locator("svg [data-drag]").count()), "each drag has a test"
     assert page.locator("svg [role=slider]").count() == sum(key is not None for *_, key in drags)
@@ -386,7 +386,7 @@ def test_what_moves_travels_when_the_clock_goes_on(sheet, file, motion):
     assert set(travelled) == ({200} if motion == "no-preference" else set())
 
 
-# For how many ms each mark is on its way.
+# The ms that each moving mark takes.
 TRAVELS = """svg => svg.getAnimations({ subtree: true })
     .filter(({ transitionProperty }) => transitionProperty === 'transform')
     .map(({ effect }) => effect.getTiming().duration)"""
@@ -403,25 +403,25 @@ def test_a_link_opens_the_state_that_it_was_taken_from(sheet, file):
     assert shown(sheet(file, hash=link))[1] == shown(figure)[1]
 
 
-# Nothing that waits for the screen goes on before go().
-HELD = """const held = [];
-globalThis.requestAnimationFrame = then => held.push(then);
-globalThis.go = () => held.splice(0).forEach(then => then(performance.now()));
+# Callbacks of requestAnimationFrame wait for go().
+WAIT = """const waiting = [];
+globalThis.requestAnimationFrame = then => waiting.push(then);
+globalThis.go = () => waiting.splice(0).forEach(then => then(performance.now()));
 """
 
 
 @pytest.mark.parametrize("file", ["ring"], indirect=True)
 def test_a_change_waits_for_numbers_that_come_after_the_first_picture(sheet, file):
     figure = sheet(file)
-    figure.add_init_script(HELD)
+    figure.add_init_script(WAIT)
     figure.reload()
-    begun, control = shown(figure), figure.locator("[data-field]:not(.clock input)").first
+    before, control = shown(figure), figure.locator("[data-field]:not(.clock input)").first
     move(control)
     figure.set_viewport_size({"width": 700, "height": 900})
-    assert figure.locator(".busy").count() == 1 and shown(figure)[1] == begun[1]
+    assert figure.locator(".busy").count() == 1 and shown(figure)[1] == before[1]
     figure.evaluate("go()")
     figure.locator(".stage:not(.busy)").wait_for()
-    assert shown(figure)[1] != begun[1] and figure.faults == []
+    assert shown(figure)[1] != before[1] and figure.faults == []
 
 
 @pytest.mark.parametrize("file", ["ring"], indirect=True)
@@ -429,19 +429,19 @@ def test_a_browser_that_cannot_unpack_numbers_says_so(sheet, file):
     figure = sheet(file)
     figure.add_init_script("delete globalThis.DecompressionStream")
     figure.reload()
-    begun, control = shown(figure), figure.locator("[data-field]:not(.clock input)").first
+    before, control = shown(figure), figure.locator("[data-field]:not(.clock input)").first
     move(control)
     figure.locator(".message", has_text=re.compile("This browser cannot unpack the numbers for .+ = ")).wait_for()
-    assert shown(figure) == begun and figure.faults == []
+    assert shown(figure) == before and figure.faults == []
     figure.get_by_role("button", name="one step on").click()
-    assert shown(figure)[1] != begun[1] and figure.locator(".message").inner_text() == ""
+    assert shown(figure)[1] != before[1] and figure.locator(".message").inner_text() == ""
 
 
 @pytest.mark.parametrize("file", ["io_complexity"], indirect=True)
 def test_a_link_to_numbers_that_are_not_there_says_so(sheet, file):
     figure = sheet(file, hash="#io_complexity?batch=64&heads=64")
-    said = figure.locator(".message").inner_text()
-    assert said.startswith("This page has no numbers for batch = 64 with heads = 64.")
+    message = figure.locator(".message").inner_text()
+    assert message.startswith("This page has no numbers for batch = 64 with heads = 64.")
     assert shown(figure) == shown(sheet(file))
 
 
@@ -515,22 +515,22 @@ def test_numbers_that_are_not_there_are_refused_in_words(sheet, file):
     for at in range(fields.count()):
         fields.nth(at).focus()
         fields.nth(at).press("Home" if fields.nth(at).get_attribute("type") == "range" else "Space")
-        if said := figure.locator(".message").inner_text():
-            assert re.match(r"This page has no numbers for .+ = .+ with .+ = .+\. Set one of them back", said)
+        if message := figure.locator(".message").inner_text():
+            assert re.match(r"This page has no numbers for .+ = .+ with .+ = .+\. Set one of them back", message)
             assert figure.locator("svg").first.bounding_box()["y"] == top
             return
     assert figure.faults == []
 
 
-# Is the drawing as wide as there is room for?
+# Whether the drawing is as wide as its place allows.
 REDRAWN = """() => {
     const root = document.querySelector('[data-figure]').shadowRoot;
     const wanted = Math.max(Math.min(root.querySelector('.stage').clientWidth - 16, 1160), 340);
     return root.querySelector('svg').viewBox.baseVal.width === wanted;
 }"""
 
-# What is outside the drawing (a dot to pull may reach into the margin), texts smaller than 12 pixels, and texts over
-# another text or under a mark.
+# Three lists: texts and marks outside the drawing (a dot to drag may reach into the margin), texts smaller than 12
+# pixels, and texts over another text or under a mark.
 TEXTS = """svg => {
     const whole = svg.getBoundingClientRect();
     const scale = whole.width / svg.viewBox.baseVal.width;
@@ -544,7 +544,7 @@ TEXTS = """svg => {
     const cut = boxes.filter(([one, box]) => beyond(box, 1.5 * scale) || one.parentNode.localName === 'rect')
         .concat(marks.filter(([, box]) => beyond(box, 8 * scale)));
     const small = boxes.filter(([one]) => parseFloat(getComputedStyle(one).fontSize) * scale < 11.9);
-    const said = one => one.textContent || one.closest('[data-tip]')?.getAttribute('aria-label') || one.outerHTML;
+    const label = one => one.textContent || one.closest('[data-tip]')?.getAttribute('aria-label') || one.outerHTML;
     const over = (a, b, high) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 2
         && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > high;
     const after = (one, other) => one.compareDocumentPosition(other) & Node.DOCUMENT_POSITION_FOLLOWING;
@@ -552,6 +552,6 @@ TEXTS = """svg => {
     const covered = upright.flatMap(([one, a], at) => [
         ...upright.slice(at + 1).filter(([, b]) => over(a, b, 5)),
         ...marks.filter(([other, b]) => over(a, b, 4) && after(one, other)),
-    ].map(([other]) => `${one.textContent} | ${said(other)}`));
-    return [cut.map(([one]) => said(one)), small.map(([one]) => said(one)), covered];
+    ].map(([other]) => `${one.textContent} | ${label(other)}`));
+    return [cut.map(([one]) => label(one)), small.map(([one]) => label(one)), covered];
 }"""

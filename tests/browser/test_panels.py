@@ -1,4 +1,4 @@
-"""The panels that stand for figures and lessons in small cut no word of the stills from which they are taken."""
+"""The panels, which are the thumbnails of figures and lessons, cut no word of the stills from which they are taken."""
 
 import importlib
 
@@ -16,12 +16,12 @@ WORDS = """() => {
     return [...shadowRoot.querySelectorAll("svg text")].filter(it => it.textContent).map(it => [it.textContent,
         ...[boxOf(it).left - left, boxOf(it).top - top, boxOf(it).right - left, boxOf(it).bottom - top]]);
 }"""
-SLACK = 3  # pixels of a still: a line of text is higher than its letters
+SLACK = 3  # pixels of a still by which a box may be cut: a line of text is higher than its letters
 
 
 @pytest.fixture(scope="module")
 def words(browser):
-    """A function that returns the words of a figure's still, each with its box on it."""
+    """Return a function that returns the words of a figure's still, each with its box."""
     sheet = browser.new_page(viewport={"width": WIDTH + 16, "height": 1200}, reduced_motion="reduce")
 
     def of(name):

@@ -1,6 +1,6 @@
-"""Drive each figure on its page of the site, and three lessons, wide and narrow; look at two in JupyterLab: every push.
+"""The short browser tests that run at every push: one control of each figure, three lessons, two figures in JupyterLab.
 
-`make test-browser` has every control, mouse and touch, all pages, and JupyterLab.
+`make test-browser` has every control, mouse and touch, all pages, and all figures in JupyterLab.
 """
 
 import pytest
@@ -12,9 +12,9 @@ from tests.browser.test_in_view import shown as scrolled_to
 from tests.browser.test_page import DRAGS, FITS, assert_hands, move, shown
 
 FIGURES = [f"figures/{name}.html" for name in drawn.names()]
-# Two figures and charts; code, and menus in the figure; tables.
+# Lessons with: two figures and charts; code, and menus in the figure; tables.
 LESSONS = ["01_memory_hierarchy", "10_first_triton_kernel", "26_linear_attention"]
-CONTROL = {"wide": 0, "narrow": -1}  # the first, and the last, which is the clock where there is one
+CONTROL = {"wide": 0, "narrow": -1}  # index of the control to move; the last one is the clock if there is one
 
 
 @pytest.mark.parametrize("path", FIGURES + [f"lessons/{name}.html" for name in LESSONS])
@@ -35,7 +35,7 @@ def test_a_page_opens_fits_and_answers_the_keyboard(sheet, site, path):
 
 
 @pytest.mark.parametrize("name", ["tiling", "crossover"])
-def test_hands_and_keys_do_the_same(sheet, site, name):
+def test_drags_and_keys_do_the_same(sheet, site, name):
     page = sheet(site / f"figures/{name}.html", reduced_motion="reduce")
     assert_hands(page, page.locator("[data-figure]"), DRAGS[name])
     assert page.faults == []

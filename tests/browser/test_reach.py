@@ -1,4 +1,4 @@
-"""Pages of the site for those who use the keyboard, or a finger: the focus is seen, and targets are large enough."""
+"""Pages of the site by keyboard and by touch: the focus is visible, and targets are large enough."""
 
 import pytest
 
@@ -9,7 +9,7 @@ WIDTHS = [390, 1280, 1440]
 EVERY = """const every = (root) => [...root.querySelectorAll('*')].flatMap(
     (it) => it.shadowRoot ? [it, ...every(it.shadowRoot)] : [it]);
 const seen = (it) => it.checkVisibility({ visibilityProperty: true, opacityProperty: true });"""
-# WCAG 2.2, 2.5.8: 24 × 24 px. Links in a sentence are excepted in their width, and code and charts that only scroll.
+# Targets below 24 × 24 px (WCAG 2.2, 2.5.8). Links in a text may be narrower; code and charts that scroll are exempt.
 SMALL = f"""() => {{
     {EVERY}
     const targets = every(document).filter((it) => seen(it)
@@ -20,7 +20,7 @@ SMALL = f"""() => {{
         return right > 0 && left < innerWidth && (height < 24 || (width < 24 && !isWord));
     }}).map((it) => it.outerHTML.slice(0, 120));
 }}"""
-# What has the focus: what it is, and whether it can be seen and has an outline. None at the end of the page.
+# The element with the focus, and whether it is visible and has an outline. None at the end of the page.
 FOCUSED = f"""() => {{
     {EVERY}
     let it = document.activeElement;
@@ -39,7 +39,7 @@ FOCUSED = f"""() => {{
 
 @pytest.fixture
 def opened(browser, site):
-    """A function that opens a page of the site; figures stand still."""
+    """Return a function that opens a page of the site with reduced motion."""
     contexts = []
 
     def open(path, width, **options):
@@ -66,7 +66,7 @@ def test_targets_have_24_pixels(opened, path, width):
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("path", PAGES)
-def test_tab_goes_through_the_page_and_the_focus_is_always_seen(opened, path, width):
+def test_tab_goes_through_the_page_and_the_focus_is_always_visible(opened, path, width):
     sheet = opened(path, width)
     stops = []
     while len(stops) < 500:

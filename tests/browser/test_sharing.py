@@ -1,4 +1,4 @@
-"""Every page of the site can be shared, found, cited and reported. No browser is needed."""
+"""Every page of the site has what sharing, search, citation and reports of mistakes need. No browser is needed."""
 
 import html
 import re
@@ -14,18 +14,18 @@ from tests.browser.lab import ROOT
 
 @pytest.fixture(scope="module")
 def pages(site):
-    """The text of each page by its path, but for the one that stands in for missing ones."""
-    found = {path.relative_to(site).as_posix(): path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
-    assert len(found) > 60
-    return {path: text for path, text in found.items() if path != "404.html"}
+    """Return {path: text} of all pages but 404.html."""
+    texts = {path.relative_to(site).as_posix(): path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
+    assert len(texts) > 60
+    return {path: text for path, text in texts.items() if path != "404.html"}
 
 
 def meta(text):
-    """Return what the head of a page says about it, {name: [content]}."""
-    found = {}
+    """Return the ``meta`` elements of a page, {name: [content]}."""
+    contents = {}
     for name, content in re.findall(r'<meta (?:name|property)="([^"]+)" content="([^"]*)">', text):
-        found.setdefault(name, []).append(html.unescape(content))
-    return found
+        contents.setdefault(name, []).append(html.unescape(content))
+    return contents
 
 
 def test_every_page_has_one_card_with_a_picture_of_the_site(pages, site):
@@ -49,7 +49,7 @@ def test_descriptions_are_words_and_differ_from_lesson_to_lesson(pages):
     assert all(words.startswith("At the end") for words in of_lessons[:-1])
 
 
-def test_what_is_said_of_a_shared_picture_is_no_state_of_a_figure(pages):
+def test_the_alt_text_of_the_shared_picture_describes_no_state_of_a_figure(pages):
     assert [meta(pages[path])["og:image:alt"] for path in ("index.html", "about.html")] == [[sharing.SHOWN]] * 2
     assert meta(pages["lessons/06_tiling.html"])["og:image:alt"] != [sharing.SHOWN]
 
@@ -78,7 +78,7 @@ def test_every_page_with_a_footer_leads_to_how_to_cite(pages):
     assert [path for path, text in pages.items() if "<footer" in text and "about.html" not in text] == []
 
 
-def test_the_page_for_missing_ones_works_from_any_folder(site):
+def test_the_page_for_missing_pages_works_from_any_folder(site):
     text = (site / "404.html").read_text(encoding="utf-8")
     links = re.findall(r'(?:href|src)="([^"]*)"', text)
     assert f"{sharing.ADDRESS}index.html" in links and all(

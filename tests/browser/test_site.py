@@ -18,9 +18,9 @@ from tests.browser.lab import SECONDS
 from tests.browser.test_axe import AXE, FOUND
 
 LESSONS = [f"lessons/{name.removesuffix('.ipynb')}.html" for name in lessons.names()]
-BESIDE = ["index.html", "figures.html", "embed.html", "measurements.html", "wrong_answers.html", "interface.html"]
-BESIDE += [f"{name}.html" for name in pages.WRITTEN]
-BESIDE += ["interface/kernels.html", "interface/kernels.hopper.html", "404.html"]
+OTHERS = ["index.html", "figures.html", "embed.html", "measurements.html", "wrong_answers.html", "interface.html"]
+OTHERS += [f"{name}.html" for name in pages.WRITTEN]
+OTHERS += ["interface/kernels.html", "interface/kernels.hopper.html", "404.html"]
 FIGURES = [f"figures/{name}.html" for name in drawn.names()]
 CHARTS = [
     name.removesuffix(".ipynb") for name in lessons.names() if "flashlab-chart" in (NOTEBOOKS / name).read_text("utf-8")
@@ -40,7 +40,7 @@ def look(request):
 
 @pytest.fixture
 def opened(browser, site):
-    """A function that opens a page of the site; what it asks for elsewhere and what goes wrong is noted on it."""
+    """Return a function that opens a page of the site; its ``faults`` lists errors and requests to other places."""
     contexts = []
 
     def open(path, look="wide", **options):
@@ -64,8 +64,8 @@ def opened(browser, site):
         context.close()
 
 
-@pytest.mark.parametrize("path", LESSONS + BESIDE + FIGURES)
-def test_a_page_fits_asks_nobody_and_fails_nowhere(opened, path, look):
+@pytest.mark.parametrize("path", LESSONS + OTHERS + FIGURES)
+def test_a_page_fits_and_has_no_error_and_no_request_to_other_places(opened, path, look):
     sheet = opened(path, look)
     for host in sheet.locator(HOST).all():
         host.locator("svg").first.wait_for()
@@ -78,7 +78,7 @@ def test_a_page_fits_asks_nobody_and_fails_nowhere(opened, path, look):
         assert sheet.evaluate(FOUND) == []
 
 
-@pytest.mark.parametrize("path", LESSONS + BESIDE)
+@pytest.mark.parametrize("path", LESSONS + OTHERS)
 def test_no_page_scrolls_sideways(opened, path):
     sheet = opened(path)
     for width in WIDTHS:
@@ -87,8 +87,8 @@ def test_no_page_scrolls_sideways(opened, path):
 
 
 @pytest.mark.parametrize("width", [360, 390, 768, 1024, 1280, 1440, 1920])
-def test_a_figure_leaves_the_text_and_stays_in_its_place(opened, width):
-    """It covers neither the contents at the right nor the edge of the window."""
+def test_a_figure_may_be_wider_than_the_text_but_not_than_its_place(opened, width):
+    """It covers neither the table of contents at the right nor the edge of the window."""
     sheet = opened("lessons/06_tiling.html")
     sheet.set_viewport_size({"width": width, "height": 900})
     figure = sheet.locator(HOST)
@@ -100,10 +100,10 @@ def test_a_figure_leaves_the_text_and_stays_in_its_place(opened, width):
 
 
 @pytest.mark.parametrize("path", ["index", "figures", "lessons/01_memory_hierarchy", "lessons/12_triton_backward"])
-def test_paper_shows_the_page_alone_and_cuts_nothing(opened, path):
+def test_a_printed_page_has_no_navigation_and_cuts_nothing(opened, path):
     sheet = opened(f"{path}.html")
     sheet.emulate_media(media="print")
-    sheet.set_viewport_size({"width": 680, "height": 1000})  # of A4 with its margins
+    sheet.set_viewport_size({"width": 680, "height": 1000})  # A4 without its margins
     assert not sheet.locator(".skip-to-content, .sidebar-drawer, .related-pages, .copy").filter(visible=True).count()
     assert sheet.evaluate(INSIDE)
     for part in sheet.locator(f"{HOST}, article img, article pre, article table").all():
@@ -111,7 +111,7 @@ def test_paper_shows_the_page_alone_and_cuts_nothing(opened, path):
             assert box["x"] >= 0 and box["x"] + box["width"] <= 680 and part.evaluate(WHOLE), part
 
 
-def test_a_lesson_is_read_at_its_end_until_that_is_cleared(opened):
+def test_a_lesson_counts_as_read_at_its_end_until_that_is_cleared(opened):
     sheet = opened("lessons/06_tiling.html")
     marks, line = sheet.locator(".sidebar-tree .read"), sheet.locator(".read-count")
     assert marks.count() == 0 and not line.is_visible()
@@ -188,11 +188,11 @@ def test_a_figure_answers_keyboard_mouse_and_touch(opened, path):
     sheet = opened(path, has_touch=True)
     host = sheet.locator(HOST)
     clock = host.locator("input[type=range][data-field]").last
-    begun = int(clock.input_value())
+    start = int(clock.input_value())
     clock.press("ArrowRight")
     host.get_by_role("button", name="forward").or_(host.locator("button", has_text="▶")).first.click()
     host.locator("button", has_text="▶").first.tap()
-    assert int(clock.input_value()) == begun + 3 and sheet.faults == []
+    assert int(clock.input_value()) == start + 3 and sheet.faults == []
 
 
 def test_an_address_keeps_the_state(opened):
@@ -208,7 +208,7 @@ def test_an_address_keeps_the_state(opened):
     assert again.locator("[data-field=Br]").get_attribute("aria-valuetext") == "64" and again.faults == []
 
 
-@pytest.mark.parametrize("path", LESSONS + BESIDE + FIGURES)
+@pytest.mark.parametrize("path", LESSONS + OTHERS + FIGURES)
 def test_without_scripts_there_are_pictures_words_and_formulas(opened, path):
     sheet = opened(path, "narrow", java_script_enabled=False)
     hosts = sheet.locator(HOST).all()
@@ -218,7 +218,7 @@ def test_without_scripts_there_are_pictures_words_and_formulas(opened, path):
         assert picture.is_visible() and picture.get_attribute("alt") and host.locator("figcaption").inner_text()
         assert picture.evaluate("it => it.naturalWidth") > 0
     words = re.sub(r"<(code|pre|script|style|title)\b.*?</\1>|<[^>]*>", "", sheet.content(), flags=re.DOTALL)
-    assert "$" not in words  # every formula is set
+    assert "$" not in words  # every formula is typeset
 
 
 def test_charts_and_figures_follow_the_theme_that_the_reader_chose(opened, look):
@@ -233,8 +233,8 @@ def test_charts_and_figures_follow_the_theme_that_the_reader_chose(opened, look)
 
 
 @pytest.mark.parametrize("name", CHARTS)
-def test_the_charts_of_a_lesson_answer(opened, look, name):
-    """All, in the column, by key: there a folded answer, too, is open."""
+def test_the_charts_of_a_lesson_answer_keys(opened, look, name):
+    """All charts count, also those in folded answers, which the test opens."""
     sheet = opened(f"lessons/{name}.html", look)
     sheet.locator("details.hide").evaluate_all("folded => folded.forEach(it => { it.open = true; })")
     sheet.locator(".flashlab-chart svg").first.wait_for()
@@ -269,7 +269,7 @@ def test_the_interface_shows_kernels_with_signature_and_docstring(opened):
     assert "Compute rows i * Br .. (i + 1) * Br of O" in kernel.locator("dd").inner_text()
     assert "/flashlab/kernels/portable/forward.py#L" in kernel.locator("dt a.external").get_attribute("href")
     sheet = opened("interface/kernels.html")
-    assert sheet.locator('dt[id="flashlab.kernels.first_triton_kernel.add_kernel"]').count() == 1  # without a docstring
+    assert sheet.locator('dt[id="flashlab.kernels.first_triton_kernel.add_kernel"]').count() == 1  # it has no docstring
 
 
 def test_search_finds_a_term_of_the_glossary(opened):
@@ -280,14 +280,15 @@ def test_search_finds_a_term_of_the_glossary(opened):
 def test_search_shows_lessons_before_pages_and_those_before_modules(opened):
     sheet = opened("search.html?q=kernel")
     sheet.locator(".search-summary", has_text="finished").wait_for()
-    found = [re.split("[/.]", link.get_attribute("href"))[0] for link in sheet.locator("#search-results li > a").all()]
-    ranks = [{"lessons": 0, "interface": 2}.get(folder, 1) for folder in found]
+    links = sheet.locator("#search-results li > a").all()
+    folders = [re.split("[/.]", link.get_attribute("href"))[0] for link in links]
+    ranks = [{"lessons": 0, "interface": 2}.get(folder, 1) for folder in folders]
     assert ranks == sorted(ranks) and set(ranks) == {0, 1, 2}
 
 
 @pytest.fixture
 def served(site):
-    """The address of a server of the site."""
+    """Serve the site, and yield its address."""
     handler = partial(http.server.SimpleHTTPRequestHandler, directory=site)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -295,20 +296,20 @@ def served(site):
         server.shutdown()
 
 
-def test_it_works_from_a_server_too(opened, served):
+def test_the_site_works_from_a_server_too(opened, served):
     sheet = opened(f"{served}/lessons/06_tiling.html")
     sheet.locator(f"{HOST} svg").first.wait_for()
     assert sheet.faults == []
 
 
 @pytest.mark.parametrize("missing", ["nowhere.html", "lessons/nowhere.html"])
-def test_the_page_for_missing_ones_leads_into_the_site_wherever_that_is(opened, served, site, missing):
+def test_the_page_for_missing_pages_leads_into_the_site_wherever_that_is(opened, served, site, missing):
     sheet = opened(f"{served}/search.html")
     text = (site / "404.html").read_text(encoding="utf-8")
     sheet.route(f"{served}/{missing}", lambda route: route.fulfill(status=404, content_type="text/html", body=text))
     sheet.goto(f"{served}/{missing}")
-    found = sheet.locator("header a, main a").evaluate_all("links => links.map(it => it.href)")
-    inside = {it.removeprefix(f"{served}/") for it in found if it.startswith(served)}
+    links = sheet.locator("header a, main a").evaluate_all("links => links.map(it => it.href)")
+    inside = {it.removeprefix(f"{served}/") for it in links if it.startswith(served)}
     assert inside == {"index.html", "figures.html", "search.html"} and all((site / it).is_file() for it in inside)
     assert sheet.evaluate("document.fonts.check('600 2em Literata')") and sheet.faults == []
 
@@ -349,8 +350,7 @@ def test_every_figure_is_a_module_that_draws_into_an_element(opened, served):
 def test_a_picture_of_the_gallery_is_whole(opened, look):
     sheet = opened("figures.html", look)
     links = sheet.locator(".details a")
-    found = [link.get_attribute("href") for link in links.all()]
-    assert found == FIGURES
+    assert [link.get_attribute("href") for link in links.all()] == FIGURES
     for name, link in zip(drawn.names(), links.all(), strict=True):
         place, box = (link.locator(part).bounding_box() for part in ("span", "img"))
         assert place["x"] <= box["x"] and box["x"] + box["width"] <= place["x"] + place["width"] + 0.5, name

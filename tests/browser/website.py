@@ -6,22 +6,23 @@ import sys
 from docs import lessons
 from tests.browser.lab import ROOT
 
-LEFT = ROOT / "_site"  # by `make site`
+BUILT = ROOT / "_site"  # the folder of `make site`
 
 
 def site(folder):
-    """Return the folder of the site: ``_site/``, or, if that may be stale, ``folder``, in which it is built."""
-    if is_of_this_checkout(LEFT):
-        return LEFT
-    # Sphinx takes its warnings for errors: missing links, unknown headings.
+    """Return ``_site/`` if it is up to date; otherwise build the site in ``folder`` and return that."""
+    if is_of_this_checkout(BUILT):
+        return BUILT
+    # The build fails at any warning of Sphinx: missing links, unknown headings.
     subprocess.run([sys.executable, "-m", "docs.build", folder], cwd=ROOT, check=True)
     return folder
 
 
 def is_of_this_checkout(folder):
-    """Return whether it was built from this commit, which its copies for Colab name, and from the files as they are.
+    """Return whether a site was built from this commit and from the current files.
 
-    No file that git lists may be missing or younger than the site. These tests are no part of it.
+    Its copies for Colab name their commit. No file that git lists may be missing or younger than the site, except in
+    tests/browser, of which the site has nothing.
     """
     copy = folder / "colab" / lessons.names()[0]
     if not copy.exists() or lessons.this_commit() not in copy.read_text(encoding="utf-8"):

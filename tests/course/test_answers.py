@@ -14,7 +14,7 @@ from flashlab.course.exercises.first_triton_kernel import add
 from flashlab.course.exercises.online_softmax import merge
 from flashlab.course.self_contained import NotSelfContained, loaded, source_of
 
-# One cell per part of a notebook: what the later function uses comes from imports, constants and helpers.
+# The cells of a notebook. ``right`` uses its imports, constants and helpers; ``wrong`` uses an array.
 LESSON = (
     "import math\nfrom functools import partial as half\nimport numpy as np",
     "LOWEST = -math.inf\nTWO, WORDS = 2, ('a', 3)\nscores = np.zeros(3)",
@@ -78,7 +78,7 @@ def stored(tmp_path, monkeypatch):
     return lambda source: progress.note("online_softmax.merge", True, "", source)
 
 
-def test_mine_is_the_learners_function_where_it_passes(stored, capsys):
+def test_mine_is_the_learners_function_if_it_passes(stored, capsys):
     source = inspect.getsource(merge.reference)
     imports = "import numpy as np\nfrom flashlab.reference.online_softmax import *\n"
     stored(imports + source.replace("def merge", "def my_merge"))

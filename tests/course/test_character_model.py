@@ -1,4 +1,4 @@
-"""The character model trains the same way twice, and with flash attention no further off than rounding takes it."""
+"""Training of the character model is repeatable, and flash attention changes its losses no more than rounding does."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_the_seed_decides():
     assert not np.isclose(losses(dense), losses(dense, seed=1)).any()
 
 
-def test_training_leaves_the_world_as_it_was():
+def test_training_restores_the_settings_of_torch():
     def failing(Q, K, V, *, causal):
         raise ZeroDivisionError
 
@@ -48,7 +48,7 @@ def test_it_learns():
     assert curve[-4:].mean() < 3.3
 
 
-def test_a_character_knows_nothing_of_the_next():
+def test_an_output_does_not_depend_on_later_characters():
     model = character_model.train(dense, steps=1).model
     tokens = torch.randint(67, (1, 30), generator=torch.Generator().manual_seed(0)).to(DEVICE)
     other = tokens.clone()
@@ -81,7 +81,7 @@ def test_flash_is_no_further_off_than_another_order_of_summation():
     def one_percent_off(Q, K, V, *, causal):
         return dense(1.01 * Q, K, V, causal=causal)
 
-    for other in (one_percent_off, windowed(100)):  # and that bound tells a small mistake
+    for other in (one_percent_off, windowed(100)):  # a small mistake exceeds the bound by far
         assert np.abs(losses(other) - exact).max() > 20 * usual
 
 

@@ -1,4 +1,4 @@
-"""A check survives whatever it is given, and says what is wrong in words."""
+"""A check survives every attempt, and says in words what is wrong."""
 
 import contextlib
 import ctypes
@@ -47,7 +47,7 @@ def printed(capsys, attempt, name="online_softmax.merge"):
 
 
 def alive():
-    """Return the processes that this one has started and still are, and its threads."""
+    """Return the running processes that this one has started, and its threads."""
     return set(children()), set(threading.enumerate())
 
 
@@ -190,7 +190,7 @@ def test_rounding_is_named_only_where_it_explains_the_error(capsys):
 
 @pytest.fixture
 def unusual_settings():
-    """Set what a learner may set, and see that a check leaves it."""
+    """Change settings as a learner may, and assert that a check does not change them."""
     with np.errstate(all="raise"), np.printoptions(precision=1, floatmode="fixed"), warnings.catch_warnings():
         warnings.simplefilter("error")
         before = np.geterr(), np.get_printoptions(), list(warnings.filters)
@@ -250,7 +250,7 @@ def test_the_last_words_of_a_process_that_ends_are_shown(capsys):
 
 
 def after(calls, attempt):
-    """Return a function that answers as the reference does ``calls`` times, and then as ``attempt``."""
+    """Return a function whose first ``calls`` calls are those of a right answer, and all later ones ``attempt``."""
     remaining = [merge] * calls
     return lambda a, b: (remaining.pop() if remaining else attempt)(a, b)
 
@@ -292,7 +292,7 @@ def test_an_attempt_that_writes_records_of_its_own_is_not_right(record, calls, c
 
 
 class Opening:
-    """Opens a file for writing where it is unpickled."""
+    """An object whose unpickling opens a file for writing."""
 
     def __init__(self, path):
         self.path = path
@@ -336,7 +336,7 @@ def test_no_process_that_an_attempt_starts_outlives_the_check(start, then, capsy
     file = tmp_path / "started"
     own = subprocess.Popen(["sleep", "600"], start_new_session=True)
     limited = subprocess.Popen(["sh", "-c", "ulimit -v 2000000; sleep 600 & echo $!; wait"], stdout=subprocess.PIPE)
-    below = int(limited.stdout.readline())  # a process of the notebook's process
+    below = int(limited.stdout.readline())  # a process that ``limited`` has started
     try:
         assert printed(capsys, attempt)[0] == ("✓" if then is merge else "✗")
         assert not Path("/proc", file.read_text()).exists()
@@ -351,7 +351,7 @@ def test_no_process_that_an_attempt_starts_outlives_the_check(start, then, capsy
 
 
 class Hiding:
-    """A right answer of which only the call can be looked at."""
+    """A right answer that ends Python if anything but its call is used."""
 
     def __getattr__(self, name):
         raise SystemExit
@@ -376,9 +376,9 @@ def test_positions_are_integers(name, capsys):
     assert text.startswith(f"✗ {name}") and "expected integers, your result is float64." in text
 
 
-def test_a_view_of_an_input_is_as_good_as_a_copy(capsys):
-    both = "start_here.first"
-    assert printed(capsys, lambda *args: find(both).reference(*args), both).startswith("✓")
+def test_an_attempt_that_calls_the_reference_is_right(capsys):
+    name = "start_here.first"
+    assert printed(capsys, lambda *args: find(name).reference(*args), name).startswith("✓")
 
 
 def test_a_stub_is_not_attempted(capsys):
@@ -413,7 +413,7 @@ def test_an_error_shows_the_learners_own_line(capsys):
 
 @pytest.fixture
 def out_of_patience(monkeypatch):
-    """Give a function that an attempt calls in its process: its patience ends then, and at no other time."""
+    """Return a function for an attempt to call: that ends the patience with its process, and nothing else does."""
     ended = multiprocessing.RawValue("i")  # the process whose patience has ended; a fork shares it
     monkeypatch.setattr(runner, "_clock_of", lambda pid: lambda: math.inf if ended.value == pid else 0.0)
     return lambda: setattr(ended, "value", os.getpid())
@@ -429,7 +429,7 @@ def test_what_never_ends_is_stopped_and_not_judged(endless, capsys, out_of_patie
             try:
                 out_of_patience()
                 exec(endless, {"time": time})
-            except BaseException:  # which no exception from outside ends
+            except BaseException:  # no exception from outside ends the loop
                 pass
 
     before = alive()
@@ -469,7 +469,7 @@ def test_an_interrupted_check_leaves_nothing_behind(capsys):
 
 @pytest.fixture(params=["a system without fork", "a GPU in use"])
 def no_fork(request, monkeypatch):
-    """CUDA does not survive a fork; macOS and Windows are not trusted with one."""
+    """CUDA does not survive a fork, and on macOS and Windows a check does not try one."""
     if request.param == "a GPU in use":
         monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
     else:
@@ -493,12 +493,12 @@ def test_without_fork_right_is_right_and_wrong_is_wrong_by_name(no_fork, capsys)
 
 
 def test_without_fork_what_never_ends_is_stopped_and_changes_nothing(no_fork, capsys, monkeypatch):
-    before, changed, begun, freed = alive(), (sys.stdout, np.empty), threading.Event(), threading.Event()
+    before, originals, started, released = alive(), (sys.stdout, np.empty), threading.Event(), threading.Event()
 
     def forever(a, b):
-        while not freed.is_set():
+        while not released.is_set():
             try:
-                begun.set()
+                started.set()
                 time.sleep(0.01)
                 print("still here")
             except BaseException:  # so it outlives its check
@@ -506,18 +506,18 @@ def test_without_fork_what_never_ends_is_stopped_and_changes_nothing(no_fork, ca
 
     readings = itertools.count()
     with monkeypatch.context() as patch:
-        # A clock that stands still until the attempt has begun.
-        patch.setattr(in_place, "time", SimpleNamespace(monotonic=lambda: next(readings) if begun.is_set() else 0.0))
+        # A clock that stands still until the attempt has started.
+        patch.setattr(in_place, "time", SimpleNamespace(monotonic=lambda: next(readings) if started.is_set() else 0.0))
         patch.setattr(flashlab.course.check, "PATIENCE", 1.0)
         patch.setattr(flashlab.course.check, "SLOW", -math.inf)
         text = printed(capsys, forever)
-    assert "… online_softmax.merge: at work, 0 of" in text  # which the thread's output does not swallow
+    assert "… online_softmax.merge: at work, 0 of" in text  # it is not captured with the thread's output
     assert text.split("\r")[-1].startswith("○ online_softmax.merge: still running after")
-    assert (sys.stdout, np.empty) == changed
-    assert "✓ online_softmax.merge" in printed(capsys, merge)  # beside the words of the thread that is left
-    freed.set()
+    assert (sys.stdout, np.empty) == originals
+    assert "✓ online_softmax.merge" in printed(capsys, merge)  # beside the output of the thread that still runs
+    released.set()
     assert_nothing_is_left(before)
-    assert (sys.stdout, np.empty) == changed
+    assert (sys.stdout, np.empty) == originals
 
 
 def test_without_fork_an_interrupt_ends_the_check(no_fork, capsys):
@@ -544,7 +544,7 @@ def test_checks_in_three_threads_leave_standard_output_as_it_was(capsys):
 
 
 @pytest.mark.parametrize("name", [3, None, [1], merge, "", "online_softmax", "nonsense.merge", "x" * 10**6])
-def test_a_name_that_is_none_gets_a_sentence(name, capsys):
+def test_a_name_of_no_exercise_gets_a_sentence(name, capsys):
     check(name, "online_softmax.merge")
     out = capsys.readouterr().out
     assert out.startswith("○ ") and len(out) < 200 and ("there is no exercise" in out or "comes first" in out)
@@ -627,12 +627,12 @@ def test_a_question_says_why(capsys):
     assert printed(capsys, None, "online_softmax.keep").startswith("✗")
 
 
-def test_an_answer_of_another_kind_is_told_what_is_wanted(capsys):
+def test_for_an_answer_of_another_kind_the_check_says_what_is_wanted(capsys):
     assert "A number is wanted." in printed(capsys, "four", "start_here.twice")
     assert "Choose one of falls, rises, stays." in printed(capsys, "grows", "memory_hierarchy.longer")
 
 
-def test_a_law_speaks_only_where_all_results_are_right():
+def test_a_law_with_if_right_is_reported_only_if_all_results_are_right():
     exercise = Exercise(
         reference=lambda x: 2.0 * x,
         edges=(
@@ -646,7 +646,7 @@ def test_a_law_speaks_only_where_all_results_are_right():
     assert verdict.first_failure(exercise, lambda x: 2.0).on == "two"
 
 
-def test_a_law_that_found_the_reason_names_what_no_mistake_does():
+def test_a_law_names_the_reason_if_no_known_mistake_matches():
     exercise = Exercise(
         reference=lambda x: 2.0 * x,
         edges=(Case("one", (1.0,)),),
@@ -660,7 +660,7 @@ def test_a_law_that_found_the_reason_names_what_no_mistake_does():
     )
 
 
-def test_a_attempt_that_returns_no_number_is_told_so(capsys):
+def test_an_attempt_that_returns_no_number_gets_a_sentence(capsys):
     assert "expected 1 result, got None: does it return its result?" in printed(capsys, print, "start_here.first")
     assert "your result is a str, '2 bytes'" in printed(capsys, lambda N: f"{2 * N * N} bytes", "start_here.first")
 
@@ -670,13 +670,13 @@ def test_a_logarithm_is_a_number(answer, capsys):
     assert printed(capsys, answer, "online_softmax.quiz_lse").startswith("✓")
 
 
-def test_a_list_for_an_array_is_told_so(capsys):
+def test_a_list_in_place_of_an_array_gets_a_sentence(capsys):
     text = printed(capsys, lambda x: [1.0 for _ in x], "safe_softmax.row")
     assert "expected an array, your result is a list of 2" in text
 
 
-def test_tiny_numbers_are_told_apart(capsys):
-    """Half a microsecond is not zero: the bytes were not left out, all fractions were."""
+def test_tiny_numbers_are_not_taken_for_zero(capsys):
+    """So the check names the mistake of //, which drops half a microsecond, and not that of forgotten bytes."""
     text = printed(capsys, lambda F, n, f, b: max(F // f, n // b), "memory_hierarchy.seconds")
     assert "You dropped the fraction with //" in text
 

@@ -1,4 +1,4 @@
-"""The learner's copies: made once, updated where nothing was changed, and merged cell by cell where something was."""
+"""The learner's copies are made once, updated if the learner changed nothing, and merged cell by cell otherwise."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ STUB = "def inside(): ..."
 
 
 def notebook(**cells):
-    """A notebook of code cells, from their ids and sources; prose_… are cells of prose."""
+    """Return a notebook from the ids and sources of its cells: prose_… are Markdown, all others code."""
     return {"cells": [{"id": name, "cell_type": "markdown" if name.startswith("prose") else "code", "metadata": {},
                        "source": source} for name, source in cells.items()],
             "metadata": {}, "nbformat": 4, "nbformat_minor": 5}  # fmt: skip
@@ -85,7 +85,7 @@ def test_a_lesson_without_a_change_is_updated_and_a_changed_one_stays(course):
     assert refresh(course.notebooks) == []
 
 
-def test_answers_that_stand_in_a_lesson_come_along_and_are_the_learners(course):
+def test_answers_in_a_lesson_are_copied_and_count_as_the_learners(course):
     course.edit("01_tiling.ipynb", folder=".", mine="def inside(): return 1")
     _, sentence = refresh(course.notebooks)
     assert "git restore" in sentence and course.copy("01_tiling.ipynb")["mine"] == "def inside(): return 1"
@@ -131,7 +131,7 @@ def test_the_table_of_versions_may_be_lost(course):
     refresh(course.notebooks)
     course.edit("01_tiling.ipynb", mine="mine")
     (course.notebooks / "mine" / "versions.json").write_text("{")
-    (sentence,) = refresh(course.notebooks)  # nothing on the copy that nobody changed
+    (sentence,) = refresh(course.notebooks)  # none on the unchanged copy
     assert "--take 01_tiling" in sentence
     take("01_tiling", course.notebooks)
     assert set(course.copy("01_tiling.ipynb").values()) >= {STUB, "mine"}
@@ -142,8 +142,8 @@ def test_cells_are_merged_by_their_ids():
     mine = notebook(prose="text", stub="mine", own="added", gone="changed", both="b", same="s", last="added too")
     newest = notebook(first="new", prose="better text", stub="...", both="c", same="s2")
     result, cells = merged(digests(old), mine, newest)
-    found = list(sources(result).values())
-    assert found == ["new", "better text", "mine", "added", "changed", "c", "b", "s2", "added too"]
+    texts = list(sources(result).values())
+    assert texts == ["new", "better text", "mine", "added", "changed", "c", "b", "s2", "added too"]
     assert cells == 5 and len(sources(result)) == 9
 
 

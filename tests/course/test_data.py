@@ -1,4 +1,4 @@
-"""The stored queries, keys and values: whole, of known origin, and the lessons' head looks where we say it does."""
+"""The stored queries, keys and values are complete and of known origin, and heads look where the lessons say."""
 
 import ast
 import re
@@ -14,7 +14,7 @@ LENGTHS = {"alice": 512, "bank": 14, "two_banks": 23}
 
 
 def script_constant(name):
-    """A constant of capture.py, read without running it: the script needs the model."""
+    """Return a constant of capture.py without running it: the script needs the model."""
     for node in ast.parse(SCRIPT.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and node.targets[0].id == name:
             return ast.literal_eval(node.value)
@@ -56,7 +56,7 @@ def test_head_is_picked_by_the_number_of_its_layer(name):
 
 
 @pytest.mark.parametrize("name", LENGTHS)
-def test_provenance_is_complete_and_the_scripts(name):
+def test_provenance_is_complete_and_agrees_with_the_script(name):
     c = data.captured(name)
     assert c.layers == c.about["layers"] == script_constant("LAYERS")
     assert c.scale == c.about["scale"] == c.about["d"] ** -0.5
@@ -70,7 +70,7 @@ def test_provenance_is_complete_and_the_scripts(name):
     assert len(c.tokens) <= script_constant("MAX_TOKENS")
 
 
-def test_texts_are_the_scripts():
+def test_texts_are_those_of_the_script():
     for name, text in script_constant("SENTENCES").items():
         c = data.captured(name)
         assert c.about["text"] == text
@@ -81,7 +81,7 @@ def test_texts_are_the_scripts():
 
 
 @pytest.mark.parametrize("name", LENGTHS)
-def test_stored_attention_is_the_models_up_to_half_precision(name):
+def test_stored_attention_is_that_of_the_model_up_to_half_precision(name):
     about = data.captured(name).about
     assert about["O_relative_error"] <= 2**-11  # half a unit in the last place of float16
     assert about["P_max_abs_error"] <= 2.5e-3

@@ -1,4 +1,4 @@
-"""The doctor: known bad pairs are named, and each kind of machine hears what it can do."""
+"""The doctor names known bad pairs of versions, and says what each kind of machine can do."""
 
 import subprocess
 import sys
@@ -32,8 +32,8 @@ def test_a_machine_as_pinned_has_no_findings():
     ],
 )
 def test_bad_pairs_are_named_and_good_ones_not(changes, message):
-    found = doctor.findings(replace(LAPTOP, versions=VERSIONS | changes))
-    assert len(found) == (message is not None) and all(message in finding for finding in found)
+    findings = doctor.findings(replace(LAPTOP, versions=VERSIONS | changes))
+    assert len(findings) == (message is not None) and all(message in finding for finding in findings)
 
 
 def test_old_python_old_gpu_and_missing_torch_are_named():

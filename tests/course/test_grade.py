@@ -106,7 +106,7 @@ QUICK = (
 
 
 def row_of(learner, folder):
-    """Return the row of one learner, whose class has one other, who is right."""
+    """Return the row of a learner, in a class with one other learner, whose answer is right."""
     for name in ("a", learner):
         (folder / name).mkdir()
         notebook, *_ = SUBMISSIONS["right" if name == "a" else name]
@@ -175,7 +175,7 @@ def test_each_solution_is_named(name):
     assert runs_the_course(name, program) == "it runs the course's solution"
 
 
-def test_a_text_in_common_is_noted_for_all_who_have_it(tmp_path):
+def test_a_text_in_common_is_noted_for_all_learners_who_have_it(tmp_path):
     renamed = MERGE.replace("alpha", "x").replace("m_safe", "safe")
     other = MERGE.replace("np.exp(a.m - m_safe), np.exp(b.m - m_safe)", "np.exp([a.m - m_safe, b.m - m_safe])")
     hand_ins = {"ada": MERGE, "bob": renamed, "cy": other}
@@ -192,11 +192,11 @@ def test_questions_in_a_cell_and_in_a_loop_are_judged(tmp_path):
     """
     one = 'numbers_to_keep = 1 + 1\ncheck("online_softmax.keep", numbers_to_keep)'
     stub = 'half = ...\ncheck("safe_softmax.half", half)'
-    found = {row.exercise: row for row in grade.grade(class_of(tmp_path, ada=cells(IMPORTS, quiz, one, stub)))}
+    rows = {row.exercise: row for row in grade.grade(class_of(tmp_path, ada=cells(IMPORTS, quiz, one, stub)))}
     names = {"online_softmax.keep", "online_softmax.quiz_half", "online_softmax.quiz_passes", "safe_softmax.half"}
-    assert found.keys() == names
-    assert found["online_softmax.keep"].verdict == "right" and found["safe_softmax.half"].verdict == "not attempted"
-    assert found["online_softmax.quiz_half"].verdict in ("right", "wrong")
+    assert rows.keys() == names
+    assert rows["online_softmax.keep"].verdict == "right" and rows["safe_softmax.half"].verdict == "not attempted"
+    assert rows["online_softmax.quiz_half"].verdict in ("right", "wrong")
 
 
 def test_an_answer_of_the_teacher_helps_nobody(tmp_path, monkeypatch):

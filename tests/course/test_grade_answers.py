@@ -1,4 +1,4 @@
-"""What is right in a notebook is right in the table: the lines that an answer needs, in whatever form."""
+"""An answer that is right in a notebook is right in the table: all lines that it needs are found, in any form."""
 
 import ast
 import json
@@ -58,8 +58,8 @@ FORMS = {  # cells that bind ONE, or change it to 1
 @pytest.mark.parametrize("form", FORMS)
 def test_all_forms_of_a_binding_are_kept(form):
     notebook = json.loads(cells(IMPORTS, *FORMS[form], "def merge(a, b):\n    return ONE" + CHECK))
-    found = answers(HandIn("ada", {HOME: notebook}, [], []))["online_softmax.merge"]
-    assert found.program.run()(0, 0) == 1
+    answer = answers(HandIn("ada", {HOME: notebook}, [], []))["online_softmax.merge"]
+    assert answer.program.run()(0, 0) == 1
 
 
 DROPPED = [
@@ -121,7 +121,7 @@ WRONG = MERGE.replace("alpha * a.l", "a.l")
 BEFORE, MINE = "04_online_softmax_before.ipynb", "merge.ipynb"
 COLABS = "Copy of 04_online_softmax.ipynb"  # what "Save a copy in Drive" calls it
 STORED = {"online_softmax.merge": {"solved": True, "said": "", "answer": textwrap.dedent(IMPORTS) + MERGE}}
-FILES = {  # what is in a learner's folder: the verdict, and a file that the note names
+FILES = {  # the files of a learner's folder, the verdict, and the file that the note names
     "an older copy": ({HOME: MERGE, BEFORE: WRONG}, "right", BEFORE),
     "a renamed copy": ({HOME: MERGE, MINE: WRONG}, "right", MINE),
     "an untouched copy": ({HOME: MERGE, BEFORE: STUB}, "right", ""),
@@ -197,8 +197,8 @@ def test_a_solved_lesson_is_right_in_all_exercises(lesson, tmp_path):
     (tmp_path / "ada").mkdir()
     nbformat.write(content, tmp_path / "ada" / notebook(lesson))
     names = [name for name in every() if name.startswith(f"{lesson.name}.")]
-    found = {row.exercise: (row.verdict, row.reason) for row in grade.grade(tmp_path)}
-    assert found == dict.fromkeys(names, ("right", ""))
+    verdicts = {row.exercise: (row.verdict, row.reason) for row in grade.grade(tmp_path)}
+    assert verdicts == dict.fromkeys(names, ("right", ""))
 
 
 @pytest.mark.parametrize("name", long_except(["triton_backward.delta"], RIGHT))

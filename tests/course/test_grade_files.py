@@ -1,4 +1,4 @@
-"""What learners hand in: folders, zips and notebooks; and what is none of them."""
+"""Learners hand in folders, zips and notebooks; the table names what cannot be read."""
 
 import zipfile
 

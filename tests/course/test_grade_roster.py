@@ -1,4 +1,4 @@
-"""The list of a class, and a class as a learning platform writes it: whose entry is whose."""
+"""The list of a class, and the files of a learning platform: which entry belongs to which learner."""
 
 import csv
 
@@ -63,7 +63,7 @@ def entries_of(*names):
     return [HandIn(name, {}, [], [], number) for name, number in names]
 
 
-IDENTIFIED = {  # entries, and those of the two Annas: an index, None where the name does not decide
+IDENTIFIED = {  # entries, and the index of the entry of each Anna, None if her name does not decide
     "by number": ([("Anna Berg", "5"), ("Anna Berg", "4")], (1, 0)),
     "one of two": ([("Anna Berg", "4")], (0, None)),
     "by a whole entry": ([("anna@uni.example", ""), ("Anna Berg", "5")], (0, 1)),
@@ -76,10 +76,10 @@ def test_two_learners_of_one_name_are_identified_or_reported(case):
     entries, expected = IDENTIFIED[case]
     handed_in = entries_of(*entries)
     annas = [Learner("Anna Berg", ("Participant 4", "anna@uni.example")), Learner("Anna Berg", ("Participant 5", "b"))]
-    found = members(handed_in, annas)
-    assert [it.hand_in for it in found[:2]] == [None if at is None else handed_in[at] for at in expected]
+    matches = members(handed_in, annas)
+    assert [it.hand_in for it in matches[:2]] == [None if at is None else handed_in[at] for at in expected]
     others = [it for at, it in enumerate(handed_in) if at not in expected]
-    assert [it.hand_in for it in found[2:]] == others and {it.note for it in found[2:]} <= {UNDECIDED}
+    assert [it.hand_in for it in matches[2:]] == others and {it.note for it in matches[2:]} <= {UNDECIDED}
 
 
 @pytest.mark.parametrize("entry", ["Lovelace, Ada", "ada lovelace", "Lovelace_Ada", "ADA  LOVELACE"])
@@ -89,8 +89,8 @@ def test_the_order_and_the_case_of_a_name_do_not_count(entry):
 
 
 def test_without_a_list_two_entries_of_one_name_are_two_learners():
-    found = members(entries_of(("Anna Berg", "4"), ("Anna Berg", "5"), ("Ada", "6")), [])
-    assert [it.learner.name for it in found] == ["Anna Berg 4", "Anna Berg 5", "Ada"]
+    matches = members(entries_of(("Anna Berg", "4"), ("Anna Berg", "5"), ("Ada", "6")), [])
+    assert [it.learner.name for it in matches] == ["Anna Berg 4", "Anna Berg 5", "Ada"]
 
 
 @pytest.mark.skipif(not forked.forks(), reason="an answer is run in a process of its own")

@@ -31,7 +31,7 @@ def test_numbers_links_and_tables_are_those_of_the_list():
     assert renumber.changes() == ({}, {}), "python -m tests.tools.renumber"
 
 
-def test_what_comes_after_a_new_lesson_gets_new_numbers():
+def test_the_lessons_after_a_new_one_get_new_numbers():
     new, *after = LESSONS[7:]
     now = {it: lessons.notebook(it).removesuffix(".ipynb") for it in LESSONS[:7]} | {new: new.name}
     now |= {it: f"{at:02}_{it.name}" for at, it in enumerate(after, 7)}
@@ -98,18 +98,17 @@ def test_packages_of_exercises_have_the_order_of_the_notebook():
         if lesson.name in packages:
             text = "\n".join(cells(ROOT / "notebooks" / lessons.notebook(lesson)))
             checked = [*dict.fromkeys(re.findall(rf'check\("({lesson.name}\.\w+)"', text))]
-            found = [name for name in every() if name in checked]
-            assert checked and (found == checked or not found and find_spec("triton") is None)
+            listed = [name for name in every() if name in checked]
+            assert checked and (listed == checked or not listed and find_spec("triton") is None)
 
 
-def test_lessons_are_named_once_and_parts_are_not_torn_apart():
+def test_names_of_lessons_are_unique_and_the_lessons_of_a_part_are_neighbours():
     names, parts = [lesson.name for lesson in LESSONS], [lesson.part for lesson in LESSONS]
     assert len(set(names)) == len(names)
     assert len(set(parts)) == 1 + sum(a != b for a, b in zip(parts, parts[1:], strict=False))
 
 
-def test_what_runs_where_is_said_in_numbers():
-    """The doctor's sentences: every lesson is in one of them."""
+def test_each_lesson_is_in_one_of_the_doctors_sentences_by_its_number():
     printed = " ".join(lessons.runs(needs) for needs in ("numpy", "triton", "hopper"))
     spans = re.findall(r"(\d\d)(?: to (\d\d))?", printed)
     assert sorted(n for a, b in spans for n in range(int(a), int(b or a) + 1)) == [*range(len(LESSONS))]
@@ -117,11 +116,11 @@ def test_what_runs_where_is_said_in_numbers():
 
 
 def test_code_names_lessons_and_never_numbers_them():
-    """So that a lesson can be inserted. ``lessons.runs`` and its like write numbers, from the list."""
+    """So a lesson can be inserted. ``lessons.runs`` and similar functions take numbers from the list."""
     numbered = {}
     for path in (path for wing in ("flashlab", "figures") for path in (ROOT / wing).rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         if path.name == "lessons.py":
             text = text.replace('"lessons 00 to 09, 15 and 16" or "lesson 15"', "")
         numbered[path.relative_to(ROOT).as_posix()] = NUMBERED.findall(text)
-    assert {path: found for path, found in numbered.items() if found} == {}
+    assert {path: numbers for path, numbers in numbered.items() if numbers} == {}

@@ -1,4 +1,4 @@
-"""The file of what was solved survives two writers, garbage, a full disk, and is its owner's alone."""
+"""The file of progress survives several writers, damage and a full disk, and only its owner can read it."""
 
 import errno
 import json
@@ -26,13 +26,13 @@ def file_in_a_folder_of_its_own(tmp_path, monkeypatch):
     "broken",
     [b"", b"{", b"[1]", b"null", b"\xff\xfe", b"[" * 100_000, b'{"online_softmax.merge": 3}', b'{"x": {"solved": 1}}'],
 )
-def test_what_cannot_be_read_is_kept_beside_the_new_file(broken):
+def test_a_file_that_cannot_be_read_stays_beside_the_new_one(broken):
     progress.FILE.write_bytes(broken)
     assert progress.read() == {}
     progress.note("online_softmax.merge", True, "")
     assert progress.read() == {"online_softmax.merge": SOLVED}
-    kept = progress.FILE.with_suffix(".json.bak")
-    assert kept.read_bytes() == broken if broken else not kept.exists()
+    backup = progress.FILE.with_suffix(".json.bak")
+    assert backup.read_bytes() == broken if broken else not backup.exists()
 
 
 def test_a_second_damaged_file_leaves_the_first_one_saved():
@@ -86,7 +86,7 @@ def test_a_file_saved_by_notepad_is_read():
     assert progress.read() == {"start_here.first": SOLVED}
 
 
-def test_what_was_solved_once_stays_solved():
+def test_a_solved_exercise_stays_solved():
     progress.note("tiling.meet", True, "")
     progress.note("tiling.meet", False, "wrong again")
     assert progress.read()["tiling.meet"] == SOLVED | {"said": "wrong again"}
@@ -110,7 +110,7 @@ def test_four_processes_lose_nothing():
     assert {path.name for path in progress.FILE.parent.iterdir()} == {"progress.json", "progress.json.lock"}
 
 
-def test_the_file_is_its_owners_alone_and_a_link_stays_a_link(tmp_path, monkeypatch):
+def test_only_the_owner_can_read_the_file_and_a_link_stays_a_link(tmp_path, monkeypatch):
     there, link = tmp_path / "there.json", tmp_path / "link.json"
     there.write_text("{}")
     there.chmod(0o644)
@@ -122,7 +122,7 @@ def test_the_file_is_its_owners_alone_and_a_link_stays_a_link(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("kind", ["a pipe", "a folder", "in no folder"])
-def test_what_is_no_file_is_left_alone(kind, monkeypatch):
+def test_a_path_that_is_no_file_is_left_alone(kind, monkeypatch):
     if kind == "a pipe":
         os.mkfifo(progress.FILE)
     elif kind == "a folder":

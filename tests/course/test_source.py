@@ -1,4 +1,4 @@
-"""Source is shown as it is written; several functions are shown statement beside statement."""
+"""The source of one function is shown as it is written, that of several statement beside statement."""
 
 import pytest
 
@@ -39,14 +39,14 @@ def test_statements_stand_side_by_side_without_docstrings_and_comments():
     assert [line.split("   ")[0].rstrip() for line in lines[1:]] == [
         "total = x + x", "if total:", "", "return total"
     ]  # fmt: skip
-    assert lines[-1].index("return", 1) == lines[1].index("total", 5)  # columns begin at one place
+    assert lines[-1].index("return", 1) == lines[1].index("total", 5)  # the second column is aligned
 
 
 def test_checks_of_arguments_are_left_out():
     assert beside(checked, first, width=80).splitlines()[1].split() == "total = x * x total = x + x".split()
 
 
-def test_what_has_no_room_in_columns_is_shown_line_under_line():
+def test_statements_that_are_too_wide_for_columns_stand_below_each_other():
     blocks = beside(first, second, width=60).split("\n\n")
     assert blocks[0].splitlines() == ["# test_source.first", "# test_source.second"]
     assert blocks[-1].splitlines() == ["return total", "return result"]
@@ -95,7 +95,7 @@ def test_nothing_to_show_is_refused():
 
 @pytest.mark.parametrize("x", [3, None, "update", len, type("Built", (), {})], ids=str)
 @pytest.mark.parametrize("before", [(), (online_softmax.update,)], ids=["alone", "beside another"])
-def test_what_has_no_source_is_refused(before, x):
+def test_an_object_without_source_is_refused(before, x):
     with pytest.raises(TypeError, match="expected functions, classes or kernels with source code, got"):
         show(*before, x)
 

@@ -1,4 +1,4 @@
-"""The limits are those of the code that can be asked here, no measurement contradicts one, and profiles are read."""
+"""The limits of versions agree with our kernels and with all measurements, and profiles name the version that ran."""
 
 import ast
 import subprocess
@@ -35,7 +35,7 @@ def test_no_measured_row_is_beyond_its_versions_limits():
             assert against(BY_NAME[row.version], row.call) == [], row
 
 
-def test_each_limit_stops_some_call_and_lets_the_usual_one_pass():
+def test_each_limit_excludes_some_calls_and_not_all():
     fields = {
         "dtype": ("float32", "float8", "int8 cache"),
         "mask": versions.MASKS, "direction": ("backward", "both"), "Nk": (1, 512),
@@ -66,19 +66,16 @@ def test_our_limits_are_those_of_the_kernels_choice():
         problem = Problem(
             2, 8, 8, Nq, 1024, d, d, getattr(torch, dtype), torch.device("cuda"), kinds[mask], 1.0, "tf32"
         )
-        found = limits.against_hopper(cards[capability], problem)
-        if found is None or "compiled with Triton" not in found:
-            assert (found is None) == (against(BY_NAME["flashlab Hopper"], call) == []), (call, found)
-        found = limits.against_decoding(cards[capability], problem, False)
-        assert (found is None) == (against(BY_NAME["flashlab decoding"], call) == []), (call, found)
+        reason = limits.against_hopper(cards[capability], problem)
+        if reason is None or "compiled with Triton" not in reason:
+            assert (reason is None) == (against(BY_NAME["flashlab Hopper"], call) == []), (call, reason)
+        reason = limits.against_decoding(cards[capability], problem, False)
+        assert (reason is None) == (against(BY_NAME["flashlab decoding"], call) == []), (call, reason)
     assert versions.FEW == limits.FEW
 
 
 def kernels(texts):
-    """Return the functions of modules that are compiled, and the constants that they read.
-
-    Without comments and docstrings.
-    """
+    """Return the compiled functions of modules without comments and docstrings, and the constants that they read."""
     statements = [it for text in texts for it in ast.parse(text).body]
     compiled = [it for it in statements if "jit" in "".join(map(ast.unparse, getattr(it, "decorator_list", ())))]
     read = set().union(*map(_names, compiled))
@@ -98,8 +95,8 @@ SOURCES = {  # folders of flashlab/kernels
 
 
 @pytest.mark.exhaustive
-def test_what_counts_as_measured_is_of_the_kernels_of_today():
-    """Where this fails, set ``since`` of the version to the day after the measurement."""
+def test_measurements_that_are_not_outdated_are_of_the_kernels_of_today():
+    """If this fails, set ``since`` of the version to the day after the measurement."""
     root = Path(versions.__file__).resolve().parents[2]
     current = {(row.version, row.file) for row in measurements.rows() if row.version in SOURCES and not row.outdated}
     for version, file in sorted(current):
@@ -152,7 +149,7 @@ def test_a_kernels_name_tells_the_version(kernel, version):
 def test_a_profile_tells_what_ran_on_a_cpu():
     q = torch.randn(1, 2, 64, 16)
     assert ran(sdpa, q, q, q) == ("SDPA on a CPU",)
-    assert ran(sdpa, q, q, q, dropout_p=0.5) == ("SDPA math",)  # without a word
+    assert ran(sdpa, q, q, q, dropout_p=0.5) == ("SDPA math",)  # torch gives no warning
     with sdpa_kernel(SDPBackend.MATH):
         assert ran(sdpa, q, q, q) == ("SDPA math",)
     assert ran(torch.matmul, q, q.mT) == ()

@@ -1,4 +1,4 @@
-"""The answers are those of the stored measurements, and where there is none they say so and name the nearest."""
+"""The answers are those of the stored measurements. Without a measurement, an answer says so and names the nearest."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ CALL = Call(1, 16, 16384, 128, 16384, 16, mask="causal")
 
 
 def stored(file, **wanted):
-    """The rows of a file, as they lie there, with these values."""
+    """Return the rows of a file that have these values."""
     return [row for row in data.measured(file)["rows"] if all(row.get(name) == value for name, value in wanted.items())]
 
 
@@ -35,8 +35,8 @@ def test_every_measured_call_is_answered_by_its_fastest_row(step):
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("d, causal, N", [(64, False, 1024), (64, True, 16384), (128, True, 4096)])
 def test_the_answers_are_those_of_the_file(direction, d, causal, N):
-    found = stored("h200_hopper", **{"pass": direction, "d": d, "causal": causal, "N": N})
-    fastest = max((row for row in found if row["impl"] in ("hopper", "portable", "cudnn", "fa4")),
+    shape = stored("h200_hopper", **{"pass": direction, "d": d, "causal": causal, "N": N})
+    fastest = max((row for row in shape if row["impl"] in ("hopper", "portable", "cudnn", "fa4")),
                   key=lambda row: row["tflops"])  # fmt: skip
     names = {"hopper": "flashlab Hopper", "portable": "flashlab portable", "cudnn": "SDPA cuDNN",
              "fa4": "FlashAttention-4"}  # fmt: skip
@@ -48,11 +48,11 @@ def test_the_answers_are_those_of_the_file(direction, d, causal, N):
 
 
 def test_training_is_both_passes_of_one_version():
-    (ahead,) = stored("h200_hopper", **{"pass": "forward", "d": 128, "causal": True, "N": 16384, "impl": "fa4"})
-    (back,) = stored("h200_hopper", **{"pass": "backward", "d": 128, "causal": True, "N": 16384, "impl": "fa4"})
+    (forward,) = stored("h200_hopper", **{"pass": "forward", "d": 128, "causal": True, "N": 16384, "impl": "fa4"})
+    (backward,) = stored("h200_hopper", **{"pass": "backward", "d": 128, "causal": True, "N": 16384, "impl": "fa4"})
     answer = which(CALL._replace(direction="both"))
     (row,) = [row for row in answer.cell if row.version == "FlashAttention-4"]
-    assert row.us == 1e3 * (ahead["ms"] + back["ms"])
+    assert row.us == 1e3 * (forward["ms"] + backward["ms"])
     assert row.date == data.measured("h200_hopper")["date"]
 
 
@@ -80,14 +80,14 @@ def test_a_step_of_decoding_and_several_gpus():
     ("models", 1, 128, 4096, 192, {"mask": "causal", "dv": 128}, None),
     ("models", 1, 64, 2048, 64, {"mask": "window and sinks", "Hk": 8, "window": 127}, None),
 ])  # fmt: skip
-def test_what_is_stored_is_measured(file, B, H, N, d, options, version):
+def test_a_stored_call_counts_as_measured(file, B, H, N, d, options, version):
     answer = which(Call(B, H, N, d, **{"Nk": N, "Hk": H} | options))
     assert answer.measured and answer.cell[0].file == file and version in (None, answer.version)
     assert "not measured" not in sentence(answer)
 
 
 def test_every_stored_file_is_read_or_has_no_time_of_a_version():
-    without = {  # bytes and code, times of the host, trials with kernels that no call takes, and the rungs
+    without = {  # bytes, code, times of the host, trials with kernels that no call runs, and the rungs
         "shared_memory", "h200_traffic", "hopper_instructions", "blackwell_instructions", "llama", "h200_calls",
         "h200_sweep", "h200_rescaling", "h200_forward_tried", "h200_backward_tried", "h200_backward_limits",
         "h200_portable_tried", "h200_ring_trace", "h200_rungs", "rung_exponentials",
@@ -101,7 +101,7 @@ def test_every_row_of_the_models_is_read():
     assert all(row.host_us for row in read)
 
 
-def test_times_from_before_a_change_of_the_kernel_are_called_so():
+def test_times_from_before_a_change_of_the_kernel_are_marked():
     old, day = which(CALL), BY_NAME["flashlab Hopper"].since
     new = which(next(cell for cell in cells() if not any(row.outdated for row in cell))[0].call)
     assert {row.version for row in old.cell if row.outdated} == {"flashlab Hopper", "flashlab portable"}
@@ -111,7 +111,7 @@ def test_times_from_before_a_change_of_the_kernel_are_called_so():
     assert not any(row.outdated for row in rows() if not row.version.startswith("flashlab"))
 
 
-def test_waiting_for_python_is_said():
+def test_the_sentence_says_where_the_gpu_waits_for_python():
     slow = [row for row in rows() if row.host_us and row.host_us > row.us]
     answer = which(min(slow, key=lambda row: row.us).call)
     waits = [f"{row.version} {row.host_us:,.0f} µs" for row in answer.cell if row in slow]
@@ -138,7 +138,7 @@ def test_a_neighbour_with_a_rival_is_worth_more_than_a_nearer_one_without():
     ({"d": 96}, False), ({"dv": 64}, False), ({"mask": "full"}, False), ({"direction": "backward"}, False),
     ({"Nq": 1}, False), ({"card": "H100"}, False), ({"gpus": 2}, False), ({"dtype": "float32"}, False),
 ])  # fmt: skip
-def test_neighbours_differ_in_size_alone(changes, near):
+def test_neighbours_may_differ_in_batch_heads_lengths_and_16_bit_dtype(changes, near):
     assert neighbours(CALL, CALL._replace(**changes)) == neighbours(CALL._replace(**changes), CALL) == near
 
 
@@ -161,7 +161,7 @@ def test_float16_is_as_fast_as_bfloat16():
     assert "d = 128, bfloat16: " in sentence(answer)
 
 
-def test_what_cannot_compute_a_call_is_never_the_answer():
+def test_a_version_that_cannot_compute_a_call_is_never_the_answer():
     dropped = which(CALL._replace(mask="dropout", direction="backward"))
     assert "flashlab Hopper" in dropped.refused and dropped.version not in dropped.refused
     wide = which(CALL._replace(d=192, direction="backward"))
@@ -172,7 +172,7 @@ def test_what_cannot_compute_a_call_is_never_the_answer():
     assert nothing.version is None and nothing.able == () and "no version that is known here" in sentence(nothing)
 
 
-def test_a_card_that_is_not_here_is_answered_from_papers_where_they_say_something():
+def test_for_a_card_without_measurements_the_answer_is_that_of_a_paper_if_there_is_one():
     for paper in PUBLISHED:
         here = CALL._replace(card=f"{paper.card} SXM", capability=capability_of(paper.card),
                              direction=paper.direction, dtype=paper.dtypes[0])  # fmt: skip
@@ -183,7 +183,7 @@ def test_a_card_that_is_not_here_is_answered_from_papers_where_they_say_somethin
     assert which(CALL._replace(card="A100", capability=(8, 0))).version == "FlashAttention-2"
 
 
-def test_only_what_is_installed_is_chosen_from():
+def test_only_installed_versions_are_chosen():
     torch_only = [it.name for it in VERSIONS if it.comes_with_torch]
     answer = which(CALL, installed=torch_only)
     assert {row.version for row in answer.cell} == {"SDPA cuDNN", "FlexAttention", "SDPA FlashAttention-2"}
@@ -266,7 +266,7 @@ def test_the_doctor_answers_for_this_machine(capsys, monkeypatch):
     (["1", "16", "64", "128", "--window", "9"], "a window needs the mask window"),
     (["1", "16", "64", "128", "--mask", "causal", "sinks"], "full or causal stands alone"),
 ])  # fmt: skip
-def test_the_doctor_refuses_what_makes_no_sense(arguments, message, capsys):
+def test_the_doctor_refuses_impossible_shapes(arguments, message, capsys):
     with pytest.raises(SystemExit):
         doctor.main(["--shape", *arguments])
     assert message in capsys.readouterr().err
@@ -277,7 +277,7 @@ def test_the_doctor_refuses_what_makes_no_sense(arguments, message, capsys):
     ("--kv-heads", "2"), ("--dtype", "bfloat16"), ("--direction", "forward"), ("--window", "8"), ("--values", "64"),
 ])  # fmt: skip
 def test_the_doctor_ignores_no_option(option, value, capsys):
-    """Also none with the value that it has by default."""
+    """This also holds for an option with its default value."""
     with pytest.raises(SystemExit):
         doctor.main([option, value])
     assert "--shape" in capsys.readouterr().err.splitlines()[-1]

@@ -1,4 +1,4 @@
-"""Four processes for the tests of a file: smaller groups are made among them."""
+"""Four processes for the tests of a file, which also form smaller groups."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What goes wrong in a group is said on every rank, in one sentence, within the time that was stated."""
+"""A failure in a group raises an error of one sentence on every rank, within the timeout."""
 
 import math
 import os
@@ -14,7 +14,7 @@ from tests.tools.long import long
 
 
 @pytest.mark.parametrize(
-    "difference, says",
+    "difference, sentence",
     [
         ("heads", "the processes disagree on H: rank 0 has 8, rank 1 has 4"),
         long("length", "a zigzag placement of 13 tokens gives the ranks [5, 4, 4], got [5, 3, 5]"),
@@ -23,17 +23,17 @@ from tests.tools.long import long
         ("argument", "the processes disagree on whether the arguments are right: rank 0 has True, rank 1 has False"),
     ],
 )
-def test_ranks_that_disagree_are_told_so_on_every_rank(difference, says):
+def test_every_rank_names_what_ranks_disagree_on(difference, sentence):
     with Team(3, timeout=2 * work.HANGS) as team:
         outcomes = team.outcomes(work.unlike, 1, difference, work.HANGS)
     for rank, outcome in enumerate(outcomes):
-        sentence = "q must be a tensor" if (difference, rank) == ("argument", 1) else says
-        assert isinstance(outcome, Exception) and str(outcome).startswith(sentence), outcome
+        expected = "q must be a tensor" if (difference, rank) == ("argument", 1) else sentence
+        assert isinstance(outcome, Exception) and str(outcome).startswith(expected), outcome
 
 
 @pytest.mark.parametrize("method", ["ring", long("gather"), long("all-to-all")])
 @pytest.mark.parametrize(
-    "options, says",
+    "options, sentence",
     [
         ({"scale": math.nan}, "ValueError: scale must be a finite number, got nan"),
         ({"scale": math.inf}, "ValueError: scale must be a finite number, got inf"),
@@ -54,19 +54,19 @@ def test_ranks_that_disagree_are_told_so_on_every_rank(difference, says):
         ),
     ],
 )
-def test_nonsense_is_refused_on_every_rank(team, method, options, says):
-    assert team.run(work.refusal, method, options) == [says] * 4
+def test_wrong_options_are_refused_on_every_rank(team, method, options, sentence):
+    assert team.run(work.refusal, method, options) == [sentence] * 4
 
 
 @pytest.mark.parametrize("method", ["ring", long("gather"), long("all-to-all")])
 def test_second_derivatives_are_refused(team, method):
-    says = "attention over a group has first derivatives only: create_graph must be False"
-    assert team.run(work.second_derivative, method) == [says] * 4
+    sentence = "attention over a group has first derivatives only: create_graph must be False"
+    assert team.run(work.second_derivative, method) == [sentence] * 4
 
 
 @pytest.mark.parametrize("difference, timeout", [("dies", work.HANGS), long("does not come", 1.0)])
-def test_a_rank_that_dies_or_does_not_come_is_missed_by_all_others(difference, timeout):
-    """A dead rank is missed at once, an absent one at the limit of the call, both before the limit of the group."""
+def test_all_other_ranks_notice_one_that_dies_or_does_not_come(difference, timeout):
+    """They notice a dead rank at once and an absent one at the timeout of the call, before that of the group."""
     with Team(3, timeout=2 * work.HANGS) as team:
         team.run(os.getpid)  # all have joined the group
         outcomes = team.outcomes(work.unlike, 1, difference, timeout, timeout=work.HANGS / 2)
@@ -78,7 +78,7 @@ def test_a_rank_that_dies_or_does_not_come_is_missed_by_all_others(difference, t
 
 
 @pytest.mark.exhaustive
-def test_a_rank_that_dies_between_the_passes_is_missed_by_all_others():
+def test_all_other_ranks_notice_one_that_dies_between_the_passes():
     with Team(3, timeout=2 * work.HANGS) as team, pytest.raises(GroupError) as error:
         team.run(work.dies_in_the_backward_pass, 1)
     rows = str(error.value).splitlines()
@@ -89,13 +89,13 @@ def test_a_rank_that_dies_between_the_passes_is_missed_by_all_others():
 X = torch.zeros(1, 1, 4, 4)
 
 
-def test_without_a_group_there_is_a_sentence():
+def test_without_a_group_an_error_says_so():
     with pytest.raises(GroupError, match="there is no process group"):
         attention(X, X, X)
 
 
 @pytest.mark.parametrize("backend", ["nccl", "smoke signals"])
-def test_a_missing_backend_is_told_so(backend):
+def test_a_missing_backend_is_refused(backend):
     with pytest.raises(GroupError, match="no backend|a GPU each"):
         Team(2, backend=backend)
 
@@ -106,11 +106,11 @@ def test_a_missing_backend_is_told_so(backend):
     lambda: whole("ring", X, X, X, X.numpy()),
     lambda: shard([1.0]), lambda: shard(torch.zeros(1, 1, 4, 4), dim=4), lambda: unshard(torch.zeros(4), dim="0"),
 ])  # fmt: skip
-def test_what_is_no_team_or_tensor_is_refused(call):
+def test_wrong_arguments_of_a_call_are_refused(call):
     with pytest.raises((TypeError, ValueError), match=", got "):
         call()
 
 
-def test_a_function_of_no_module_is_refused():
+def test_a_function_that_cannot_be_imported_is_refused():
     with Team(1) as team, pytest.raises(TypeError, match="the function must be importable"):
         team.run(lambda: 1)

@@ -1,4 +1,4 @@
-"""Wrong edits of what the processes run: each gives other results than one device, or fails."""
+"""Wrong edits of the code that the processes run: each fails, or its results differ from those of one device."""
 
 import pytest
 import torch

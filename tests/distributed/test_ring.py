@@ -1,4 +1,4 @@
-"""Attention over a group is attention: the same output and gradients, wherever its tokens are."""
+"""Attention over a group has the output and gradients of attention on one device, for every placement of the tokens."""
 
 import itertools
 import math
@@ -25,8 +25,8 @@ MASKS = {
     "window": {"mask": masks.window(7, 2)},
     "documents": {"causal": True, "documents": (0, 5, 6, 23, 33)},
 }
-# beside twice the error of torch: one of the result where the state is wider, one per merge where it is not; in float64
-# torch itself is the standard, and has no error that could be doubled
+# Roundings that are allowed besides twice torch's error: one of the result if the state is in a wider dtype, one per
+# merge if it is not. In float64, torch itself is the standard, so that its error is 0.
 ROUNDINGS = {torch.float16: 1, torch.bfloat16: 1, torch.float32: 4, torch.float64: 20}
 WAYS = [
     ("ring", "zigzag"),
@@ -45,7 +45,7 @@ def case(way, N, dtype, mask):
 
 
 def assert_equals_one_device(team, P, cases):
-    """Output and gradients, against float64 and torch's own error in the same dtype."""
+    """Compare output and gradients with float64, allowing for torch's own error in the same dtype."""
     for way, rows in zip(cases, zip(*team.run(work.grid, P, cases)[:P], strict=True), strict=True):
         _, _, N, dtype, options = way
         rounded = work.inputs(N, dtype)
@@ -76,7 +76,7 @@ def test_as_exact_as_one_device_in_the_same_dtype(team, dtype):
 @pytest.mark.parametrize("P", [1, 2, 3, 4])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("way", WAYS, ids=str)
-def test_everything_with_everything(team, P, way, dtype):
+def test_every_combination(team, P, way, dtype):
     assert_equals_one_device(team, P, [case(way, 33, dtype, mask) for mask in MASKS])
     assert_equals_one_device(team, P, [case(way, 64, dtype, mask) for mask in ("full", "causal")])
 
@@ -93,7 +93,7 @@ def test_fewer_tokens_than_processes(team, way):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("kernel", ["portable"])
 def test_the_kernels_compute_the_blocks_as_well(team, kernel):
-    """In Triton's interpreter; blocks come in the dtype of the inputs, and merge in float32."""
+    """They run in Triton's interpreter. Blocks have the dtype of the inputs, and are merged in float32."""
     dtype, N, options = torch.float16, 40, {"causal": True}
     cases = [("ring", "zigzag", N, dtype, options | {"kernel": kernel, "shape": {"H": 2, "Hk": 1, "d": 20, "dv": 12}})]
     q, k, v, dO = work.inputs(N, dtype, H=2, Hk=1, d=20, dv=12)
@@ -119,7 +119,7 @@ def test_lse_is_that_of_all_keys(team, way):
         torch.testing.assert_close(lse, work.exact_lse(33))
 
 
-# what is sent
+# what ranks send
 
 
 SHAPES = [(33, 8, 4, 16, 24), (64, 4, 4, 8, 8)]  # N, H, Hk, d, dv
@@ -129,8 +129,8 @@ SHAPES = [(33, 8, 4, 16, 24), (64, 4, 4, 8, 8)]  # N, H, Hk, d, dv
 @pytest.mark.parametrize("way", [*WAYS[:4], *WAYS[5:7]], ids=str)
 def test_what_is_sent_and_computed_is_what_the_plan_says(team, way, N, H, Hk, d, dv):
     for options, window in (({"causal": True}, (None, 0)), ({"mask": masks.window(3)}, (3, 0))):
-        found = plan.costs(N, 4, H=H, Hk=Hk, d=d, dv=dv, itemsize=4, window=window)
-        cost = next(it for it in found if (it.method, it.placement) == way)
+        costs = plan.costs(N, 4, H=H, Hk=Hk, d=d, dv=dv, itemsize=4, window=window)
+        cost = next(it for it in costs if (it.method, it.placement) == way)
         for rank, events in enumerate(team.run(work.recorded, *way, N, H, Hk, d, dv, options)):
             assert total(events, "send", "forward") == cost.sent[rank]
             assert total(events, "send", "backward") == cost.sent_backward[rank]
@@ -145,7 +145,7 @@ def total(events, kind, what):
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_the_steps_of_real_processes_are_the_references(team, placement):
-    """What the figure replays is what processes do."""
+    """So the figure, which replays the reference, shows what processes do."""
     N, d, events = 32, 8, []
     X = np.ones((N, d), np.float32)
     reference.forward(X, X, X, placement_of(placement, N, 4), mask=masks.causal(), events=events)
@@ -156,29 +156,29 @@ def test_the_steps_of_real_processes_are_the_references(team, placement):
 
 @pytest.mark.parametrize("P, ratio", [(2, 256 / 640), (4, 384 / 480), (8, 448 / 280)])
 def test_the_closed_form_is_that_of_the_papers(P, ratio):
-    """N = 128K, H = 32, Hk = 8, d = 128, bfloat16: the bytes in the docstring, and their ratio P Hk / (H + Hk)."""
+    """N = 128K, H = 32, Hk = 8, d = 128, bfloat16: the bytes in the docstring of plan, their ratio P Hk / (H + Hk)."""
     N, n = 2**17, 2**17 // P
-    found = {(it.method, it.placement): it for it in plan.costs(N, P, H=32, Hk=8, d=128)}
-    ring, gather, ulysses = found["ring", "zigzag"], found["gather", "zigzag"], found["all-to-all", "contiguous"]
+    costs = {(it.method, it.placement): it for it in plan.costs(N, P, H=32, Hk=8, d=128)}
+    ring, gather, ulysses = costs["ring", "zigzag"], costs["gather", "zigzag"], costs["all-to-all", "contiguous"]
     assert set(ring.sent) == set(gather.sent) == {(P - 1) * 2 * 8 * n * 128 * 2}
     assert set(ulysses.sent) == {(P - 1) * (2 * 32 + 2 * 8) * n * 128 * 2 // P}
     assert math.isclose(ring.sent[0] / ulysses.sent[0], ratio) and math.isclose(ratio, P * 8 / 40)
     assert set(ring.sent_backward) == {ring.sent[0] + (P - 1) * 2 * 8 * n * 128 * 4}
-    assert math.isclose(found["ring", "contiguous"].efficiency, P / (2 * P - 1), rel_tol=1e-4)
+    assert math.isclose(costs["ring", "contiguous"].efficiency, P / (2 * P - 1), rel_tol=1e-4)
     assert ring.efficiency == ulysses.efficiency == 1
 
 
-def test_the_plan_picks():
-    def picked(wire_rate, N=2**17, P=4, Hk=8):
-        found = plan.costs(N, P, H=32, Hk=Hk, d=128)
-        return plan.pick(found, d=128, flop_rate=600e12, wire_rate=wire_rate)
+def test_the_plan_picks_the_fastest_way():
+    def pick(wire_rate, N=2**17, P=4, Hk=8):
+        costs = plan.costs(N, P, H=32, Hk=Hk, d=128)
+        return plan.pick(costs, d=128, flop_rate=600e12, wire_rate=wire_rate)
 
-    assert picked(400e9)[:2] == ("ring", "zigzag")  # all hidden behind the products
-    assert picked(1e9, P=8)[:2] == ("all-to-all", "contiguous")  # bytes decide, and it sends fewest
-    assert picked(1e9, P=8, Hk=4)[0] == "ring"  # too many ranks for so few heads
+    assert pick(400e9)[:2] == ("ring", "zigzag")  # the products hide all transfers
+    assert pick(1e9, P=8)[:2] == ("all-to-all", "contiguous")  # the wire decides, and it sends the fewest bytes
+    assert pick(1e9, P=8, Hk=4)[0] == "ring"  # too few key/value heads for an all-to-all over 8 ranks
 
 
-def test_the_overlap_condition_is_where_both_take_equally_long():
+def test_at_the_overlap_condition_products_and_transfer_take_equally_long():
     n = plan.tokens_to_overlap(H=32, Hk=8, itemsize=2, flop_rate=600e12, wire_rate=400e9, causal=True)
     assert n == 750
     products = 4 * 32 * 128 * n * n / 2 / 600e12
@@ -200,7 +200,7 @@ def test_merge_is_the_references():
 
 
 def test_a_state_merges_in_float32():
-    """64 blocks: rounding the state at every merge loses digits that the blocks still had."""
+    """A state that was rounded at each of these 64 merges would lose digits that the blocks have."""
     generator = torch.Generator().manual_seed(0)
     blocks = [
         (torch.randn(1, 1, 4, 8, generator=generator).bfloat16(), torch.randn(1, 1, 4, generator=generator))
@@ -233,8 +233,8 @@ def test_positions_are_those_of_the_placement(name):
 
 
 @pytest.mark.parametrize("hops", [1, 2, -1, -3])
-def test_what_is_passed_on_comes_from_behind(team, hops):
+def test_tensors_arrive_from_the_rank_that_is_as_many_hops_behind(team, hops):
     counts = [3, 1, 0, 2]
-    for rank, came in enumerate(team.run(work.passed_on, hops, counts)):
+    for rank, received in enumerate(team.run(work.passed_on, hops, counts)):
         source = (rank - hops) % 4
-        assert came == [[source] * 2 * counts[source], [source] * 6 * counts[source]]
+        assert received == [[source] * 2 * counts[source], [source] * 6 * counts[source]]

@@ -1,4 +1,4 @@
-"""A model trained with its context cut over a group is the model trained on one processor, step for step."""
+"""Training with the context divided over a group has the losses of training on one processor, step by step."""
 
 import numpy as np
 import pytest
@@ -27,8 +27,8 @@ def test_the_same_losses_on_every_process(team, P, placement, steps):
     assert alone[-1] < alone[0]
 
 
-def test_without_positions_it_is_another_training(team):
-    """The comparison would notice: tokens that are taken to be at other places give other losses at once."""
+def test_wrong_positions_give_other_losses(team):
+    """So the test above would notice them: after one step, the losses already differ."""
     alone = character_model.train(plain.dense, steps=1).losses
     (wrong, *_) = team.run(work.trained, 4, "zigzag", 1, True)
     assert np.abs(wrong - alone).max() > 1e-3

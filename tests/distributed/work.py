@@ -1,4 +1,4 @@
-"""What the processes of the tests run: functions of a module, so that they can be sent to them."""
+"""The functions that the tests' processes run; a process imports them from this module."""
 
 import functools
 import importlib
@@ -14,12 +14,12 @@ from flashlab.distributed.wire import Wire
 from flashlab.grading.exercise import edited
 from flashlab.reference import masks
 
-HANGS = 300.0  # seconds that end a hang
+HANGS = 300.0  # seconds after which a call counts as hanging
 groups = {}
 
 
 def group_of(P):
-    """The group of the first P processes; every process takes part in making it."""
+    """Return the group of the first P processes. Every process must call this: torch forms the group among all."""
     if P not in groups:
         groups[P] = dist.new_group(list(range(P)))
     return groups[P]
@@ -32,7 +32,7 @@ def inputs(N, dtype, B=1, H=8, Hk=4, d=16, dv=24, seed=0):
 
 
 def seen(N, causal=False, mask=None, documents=None):
-    """The mask of the whole sequence, written out: [N, N]."""
+    """Return the dense mask of the whole sequence, [N, N]."""
     i, j = torch.arange(N)[:, None], torch.arange(N)
     visible = j <= i if causal else torch.ones(N, N, dtype=torch.bool)
     if mask is not None:
@@ -44,28 +44,28 @@ def seen(N, causal=False, mask=None, documents=None):
 
 
 def one_device(q, k, v, dO, scale=None, **mask):
-    """O, dQ, dK and dV by torch, of the whole sequence."""
+    """Return O, dQ, dK and dV of the whole sequence, computed by torch on one device."""
     q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
     O = F.scaled_dot_product_attention(q, k, v, attn_mask=seen(q.shape[2], **mask), scale=scale, enable_gqa=True)
     return [O.detach(), *torch.autograd.grad(O, (q, k, v), dO)]
 
 
 def divided(method, P, placement, N, dtype, shape=None, **options):
-    """O, dQ, dK and dV over the group of P processes, put together; None outside of the group."""
+    """Return O, dQ, dK and dV of the whole sequence, computed by a group of P processes; None on other processes."""
     group = group_of(P)
     if dist.get_rank() >= P:
         return None
-    found = whole(method, *inputs(N, dtype, **(shape or {})), group=group, placement=placement, **options)
-    return [found.O, *found.gradients]
+    results = whole(method, *inputs(N, dtype, **(shape or {})), group=group, placement=placement, **options)
+    return [results.O, *results.gradients]
 
 
 def grid(P, cases):
-    """The results of several cases in one go: one message in place of many."""
+    """Return the results of several cases, so that the tests need one message for all of them."""
     return [divided(*case[:1], P, *case[1:-1], **case[-1]) for case in cases]
 
 
 def recorded(method, placement, N, H, Hk, d, dv, options):
-    """The events of a forward and a backward pass over all processes."""
+    """Return this rank's events of a forward and a backward pass over all processes."""
     return whole(method, *inputs(N, torch.float32, H=H, Hk=Hk, d=d, dv=dv), placement=placement, **options).events
 
 
@@ -76,7 +76,7 @@ def logsumexp(method, placement, N):
 
 
 def refusal(method, options):
-    """The sentence with which every rank refuses these options, or None."""
+    """Return the error with which this rank refuses these options, or None."""
     q, k, v, _ = (shard(x, placement="contiguous") for x in inputs(16, torch.float32))
     try:
         attention(q, k, v, way=method, placement="contiguous", **options)
@@ -85,7 +85,7 @@ def refusal(method, options):
 
 
 def second_derivative(method):
-    """The sentence with which every rank refuses to differentiate its gradients, or None."""
+    """Return the error with which this rank refuses create_graph, or None."""
     q, k, v, _ = (shard(x, placement="contiguous") for x in inputs(16, torch.float32))
     O = attention(q.requires_grad_(), k, v, way=method, placement="contiguous")
     try:
@@ -95,7 +95,7 @@ def second_derivative(method):
 
 
 def unlike(rank, difference, timeout):
-    """Ring attention in which one rank differs from the others, or does something else."""
+    """Run ring attention in which one rank has another argument than the others, dies, or does not take part."""
     q, k, v, _ = (shard(x) for x in inputs(16, torch.float32))
     options = {"causal": True, "timeout": timeout}
     if dist.get_rank() == rank:
@@ -125,11 +125,11 @@ def dies_in_the_backward_pass(rank):
 
 
 def passed_on(hops, counts):
-    """What arrives from behind when each rank sends its number that many times."""
+    """Return what arrives when each rank sends its number, in tensors of ``counts[rank]`` tokens, ``hops`` ahead."""
     wire = Wire()
     own = [torch.full((1, 2, counts[wire.rank], width), float(wire.rank)) for width in (1, 3)]
-    came = wire.pass_on(own, counts[(wire.rank - hops) % wire.size], hops=hops)()
-    return [x.flatten().tolist() for x in came]
+    received = wire.pass_on(own, counts[(wire.rank - hops) % wire.size], hops=hops)()
+    return [x.flatten().tolist() for x in received]
 
 
 def exact_lse(N):
@@ -139,8 +139,8 @@ def exact_lse(N):
 
 
 def trained(P, placement, steps, forget_positions=False):
-    """The losses of the character model whose context is cut over the first P processes."""
-    from flashlab.course import character_model  # late: Triton
+    """Return the losses of the character model whose context is divided over the first P processes."""
+    from flashlab.course import character_model  # here, because it imports Triton
 
     group = group_of(P)
     if dist.get_rank() >= P:
@@ -163,20 +163,20 @@ def trained(P, placement, steps, forget_positions=False):
 
 
 def mutated(module, function, old, new):
-    """The results of a causal ring with one edit of one function, or what it fails with."""
+    """Return the results of a causal ring with one edit of one function, or the message of its error."""
     module = importlib.import_module(f"flashlab.distributed.{module}")
     *owner, name = function.split(".")
     owner = getattr(module, owner[0]) if owner else module
     right = getattr(owner, name)
     wrong = edited(right, old, new)
     others = (importlib.import_module(f"flashlab.distributed.{it}") for it in ("attention", "ring", "shards", "task"))
-    places = [it for it in (owner, *others) if getattr(it, name, None) is right]  # some import it by name
+    places = [it for it in (owner, *others) if getattr(it, name, None) is right]  # some modules import it by name
     for place in places:
         setattr(place, name, wrong)
     try:
-        fresh = dist.new_group()  # what a wrong version sends and nobody receives stays in its group
-        found = whole("ring", *inputs(16, torch.float64), group=fresh, causal=True, timeout=HANGS)
-        return [found.O, *found.gradients]
+        fresh = dist.new_group()  # messages of a wrong version that no rank receives do not reach later calls
+        results = whole("ring", *inputs(16, torch.float64), group=fresh, causal=True, timeout=HANGS)
+        return [results.O, *results.gradients]
     except (RuntimeError, ValueError, TypeError) as error:
         return str(error)
     finally:

@@ -1,6 +1,6 @@
-"""Print Triton's own count of bank conflicts, layout by layout, in order and swizzled; for ``test_layouts``.
+"""Print Triton's own count of bank conflicts for each layout, in order and swizzled, for ``test_layouts``.
 
-Triton counts while it compiles, so this runs in a process of its own, whose Triton does not interpret and has no cache.
+Triton counts while it compiles, so this runs in a separate process, without Triton's interpreter and cache.
 """
 
 from figures import layouts  # isort: split

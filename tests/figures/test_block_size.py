@@ -16,7 +16,7 @@ states = pytest.mark.parametrize("state", STATES, ids=str)
 
 
 @states
-def test_the_largest_that_fits_is_flashlabs(state):
+def test_the_largest_tile_that_fits_is_that_of_the_reference(state):
     trace = figure.trace(state)
     fits, limit = trace["fits"], trace["limits"]["shared"]
     if state.registers:
@@ -27,7 +27,7 @@ def test_the_largest_that_fits_is_flashlabs(state):
 
 
 @states
-def test_the_tiles_are_flashlabs(state):
+def test_the_tiles_are_those_of_the_reference(state):
     for size in figure.trace(state)["sizes"]:
         B = size["B"]
         tiles = block_size.working_set(B, B, state.d, state.dtype)
@@ -37,7 +37,7 @@ def test_the_tiles_are_flashlabs(state):
 
 
 @states
-def test_the_times_are_flashlabs(state):
+def test_the_times_are_those_of_the_reference(state):
     trace = figure.trace(state)
     if getattr(CARDS[state.card], state.dtype) is None:
         assert all(size["times"]["ratio"] is None for size in trace["sizes"]) and trace["enough"] == 0
@@ -54,7 +54,7 @@ def test_the_times_are_flashlabs(state):
 
 
 @states
-def test_the_curves_cross_one_where_the_card_says_no(state):
+def test_a_curve_exceeds_one_where_the_card_refuses(state):
     trace = figure.trace(state)
     for size in trace["sizes"]:
         memories = [size["times"][name] for name in ("shared", "registers") if size["times"][name] is not None]
@@ -66,12 +66,12 @@ def test_the_curves_cross_one_where_the_card_says_no(state):
 
 
 @states
-def test_the_card_answers_with_its_own_error(state):
+def test_a_tile_that_does_not_fit_is_refused_with_tritons_error(state):
     trace = figure.trace(state)
     limits = trace["limits"]
     for step, size in enumerate(trace["sizes"]):
-        shared, kept = (sum(dict(size[where]).values()) for where in ("shared", "registers"))
-        assert (size["refused"] is None) == (shared <= limits["shared"] and kept <= limits["registers"])
+        shared, registers = (sum(dict(size[where]).values()) for where in ("shared", "registers"))
+        assert (size["refused"] is None) == (shared <= limits["shared"] and registers <= limits["registers"])
         if shared > limits["shared"]:
             error = f"out of resource: shared memory, Required: {shared}, Hardware limit: {limits['shared']}."
             assert size["refused"].startswith(error)

@@ -1,4 +1,4 @@
-"""Charts: every number is drawn and in the words, and every name is inside the picture."""
+"""Charts: every number is drawn and stands in the words, and every name is inside the picture."""
 
 import html
 import json
@@ -14,23 +14,23 @@ from figures import charts, page, scene, style
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """The matplotlib figures of the charts made in a test."""
+    """Return a list that collects the matplotlib figures of the charts of a test."""
     figures, chart = [], charts.Chart
     monkeypatch.setattr(charts, "Chart", lambda figure, *more: figures.append(figure) or chart(figure, *more))
     return figures
 
 
-PANELS = {"error": {"one road": 0.25, "another": [0.5, 0.125]}, "bytes": {"one road": 20, "another": [0.1, 3]}}
+PANELS = {"error": {"one way": 0.25, "another": [0.5, 0.125]}, "bytes": {"one way": 20, "another": [0.1, 3]}}
 
 
 def test_dots_stand_at_their_numbers(drawn):
-    charts.dots(PANELS, log=("bytes",), marks={"bytes": 1}, title="what a road costs")
+    charts.dots(PANELS, log=("bytes",), marks={"bytes": 1}, title="what a way costs")
     error, nbytes = drawn[0].axes
     for ax, panel in ((error, "error"), (nbytes, "bytes")):
         assert ax.get_title(loc="left") == panel
         rows = [line for line in ax.lines if line.get_marker() == "o"]
-        assert [list(line.get_xdata()) for line in rows] == [[PANELS[panel]["one road"]], PANELS[panel]["another"]]
-        assert [set(line.get_ydata()) for line in rows] == [{"one road"}, {"another"}]
+        assert [list(line.get_xdata()) for line in rows] == [[PANELS[panel]["one way"]], PANELS[panel]["another"]]
+        assert [set(line.get_ydata()) for line in rows] == [{"one way"}, {"another"}]
     assert (error.get_xscale(), nbytes.get_xscale()) == ("linear", "log")
     assert error.get_xlim()[0] <= 0
     assert [list(line.get_xdata()) for line in nbytes.lines if line.get_linestyle() == "--"] == [[1, 1]]
@@ -38,7 +38,7 @@ def test_dots_stand_at_their_numbers(drawn):
 
 def test_dots_say_their_numbers_in_words():
     words = repr(charts.dots(PANELS, title="costs"))
-    assert words == ("costs: error, one road 0.25, another 0.12 to 0.5; bytes, one road 20, another 0.1 to 3")
+    assert words == ("costs: error, one way 0.25, another 0.12 to 0.5; bytes, one way 20, another 0.1 to 3")
 
 
 def test_every_series_has_a_line_that_looks_different(drawn):
@@ -51,7 +51,7 @@ def test_every_series_has_a_line_that_looks_different(drawn):
         charts.lines([1, 2], series | {"rung 6": [6, 12]})
 
 
-def test_no_line_has_the_colour_of_a_tensor_and_grey_keeps_them_apart():
+def test_no_line_has_the_colour_of_a_tensor_and_lines_differ_in_grey():
     colors = [color for color, _ in charts.LOOKS]
     assert not {getattr(style, name) for name in "QKVSPO"} & set(colors)
     greys = sorted(to_rgb(color) @ np.array((0.299, 0.587, 0.114)) for color in colors)
@@ -121,14 +121,14 @@ def test_a_chart_carries_its_drawing_in_the_colours_of_the_theme(kind, monkeypat
     assert drawing["nodes"] and len(drawing["marks"]) > 1
 
 
-SAID = {
+MARKS = {
     "bars": {("ours", "812.3 TFLOP/s"), ("theirs", "31 TFLOP/s")},
     "lines": {(str(x), *(f"rung {n} {at * n}" for n in range(1, 6))) for at, x in ((1, 1), (2, 10), (3, "1,000"))},
     "weights": {("river → bank", "0.25"), ("river → boat", "0.75")},
     "dots": {
-        ("one road: error", "0.25"),
+        ("one way: error", "0.25"),
         ("another: error", "0.12 to 0.5"),
-        ("one road: bytes", "20"),
+        ("one way: bytes", "20"),
         ("another: bytes", "0.1 to 3"),
     },
 }
@@ -137,7 +137,7 @@ SAID = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_marks_of_a_chart_say_every_value_and_do_not_overlap(kind):
     drawing = drawing_of(KINDS[kind]())
-    assert {(mark["title"], *mark["lines"]) for mark in drawing["marks"]} == SAID[kind]
+    assert {(mark["title"], *mark["lines"]) for mark in drawing["marks"]} == MARKS[kind]
     boxes = [mark["box"] for mark in drawing["marks"]]
     for at, (x, y, width, height) in enumerate(boxes):
         assert 0 <= x < x + width <= drawing["width"] and 0 <= y < y + height <= drawing["height"]
@@ -170,18 +170,18 @@ def test_the_number_on_a_weight_is_legible_on_the_page(theme, weight):
 
 
 def drawing_of(chart):
-    """Return what the page draws of a chart."""
+    """Return the drawing of a chart that the page gets."""
     return json.loads(html.unescape(re.search("data-chart='([^']*)'", chart._repr_mimebundle_()["text/html"])[1]))
 
 
 def page_colors(theme):
     """Return the colours of the page in a theme, by name."""
     text = "".join((page.HERE / "js" / name).read_text(encoding="utf-8") for name in ("theme.css", "chart.css"))
-    found = {}
+    colors = {}
     for selector, rules in re.findall(r"([^{}]+)\{([^{}]*)\}", text):
         if theme == "dark" or "dark" not in selector:
-            found |= re.findall(r"--(\w+): (#\w{6})", rules)
-    return found
+            colors |= re.findall(r"--(\w+): (#\w{6})", rules)
+    return colors
 
 
 def test_the_longest_name_of_a_bar_is_inside_the_picture(drawn):

@@ -1,4 +1,4 @@
-"""Every figure as it plays, and the moment that stays when a control changes."""
+"""How the clock of every figure plays, and to which step it goes when a control changes."""
 
 import functools
 import importlib
@@ -33,7 +33,7 @@ console.log(JSON.stringify({ plays, moves }));
 
 @functools.cache
 def described_and_played(name):
-    """Return what a figure says in its first state and at an end of each control, and how all of them play."""
+    """Return the words of a figure's first state, those with one control at an end, and how all of them play."""
     figure = importlib.import_module(f"figures.{name}")
     first = figure.State()
     ends = {field: control.values for field, control in figure.CONTROLS.items() if not isinstance(control, Scrub)}
@@ -51,8 +51,8 @@ names = pytest.mark.parametrize("name", NAMES)
 
 @names
 def test_play_takes_seconds_and_shows_every_event(name):
-    first, others, found = described_and_played(name)
-    for words, play in zip([first, *others], found["plays"], strict=True):
+    first, others, clocks = described_and_played(name)
+    for words, play in zip([first, *others], clocks["plays"], strict=True):
         shown = dict(play["shown"])
         last = len(words) - 1
         assert list(shown) == sorted(shown) and last in shown and set(play["events"]) <= set(shown)
@@ -62,29 +62,29 @@ def test_play_takes_seconds_and_shows_every_event(name):
 
 
 @names
-def test_an_event_is_held_no_shorter_than_another_step(name):
-    _, _, found = described_and_played(name)
-    for play in found["plays"]:
-        held = dict(play["shown"])
-        at = {step: ms for step, ms in held.items() if step in play["events"][1:]}
-        single = [held[step] for step in range(1, max(held)) if step in held and step - 1 in held and step not in at]
-        assert not at or not single or min(at.values()) >= max(single) - 1e-6
+def test_an_event_is_shown_no_shorter_than_another_step(name):
+    _, _, clocks = described_and_played(name)
+    for play in clocks["plays"]:
+        shown = dict(play["shown"])
+        events = {step: ms for step, ms in shown.items() if step in play["events"][1:]}
+        others = [shown[it] for it in range(1, max(shown)) if it in shown and it - 1 in shown and it not in events]
+        assert not events or not others or min(events.values()) >= max(others) - 1e-6
 
 
 @names
 def test_a_control_that_changes_keeps_the_moment(name):
-    first, others, found = described_and_played(name)
-    for words, steps in zip(others, found["moves"], strict=True):
+    first, others, clocks = described_and_played(name)
+    for words, steps in zip(others, clocks["moves"], strict=True):
         assert steps == sorted(steps) and steps[0] == 0 and steps[-1] == len(words) - 1
         if len(words) == len(first):
             assert steps == list(range(len(words)))
 
 
 def test_the_moment_lies_between_the_same_events():
-    """Standard attention stays in its kernel, whether or not there are as many steps."""
-    first, others, found = described_and_played("standard_attention")
+    """Standard attention stays in the same kernel, even if the number of steps changes."""
+    first, others, clocks = described_and_played("standard_attention")
     kernel = re.compile(r"kernel (scores|softmax|output),")
-    for words, steps in zip(others, found["moves"], strict=True):
+    for words, steps in zip(others, clocks["moves"], strict=True):
         for before, step in zip(first, steps, strict=True):
             if here := kernel.search(before):
                 assert here[0] in words[step], (before, words[step])

@@ -32,7 +32,7 @@ def test_costs_are_those_of_runs(d, C):
 
 
 @states
-def test_lines_cross_where_it_is_said(state):
+def test_lines_cross_at_the_stated_length(state):
     trace = figure.trace(state)
     for measure in trace["measures"]:
         for N, softmax, linear in zip(trace["lengths"], measure["softmax"], measure["linear"], strict=True):
@@ -65,7 +65,7 @@ def test_the_least_time_is_under_the_roof(state):
     assert trace["ridge"] == hardware.ridge(card, state.dtype)
 
 
-def test_in_half_precision_linear_attention_waits_for_bytes_and_time_crosses_later():
+def test_in_half_precision_linear_attention_waits_for_bytes_and_time_crosses_last():
     trace = figure.trace(figure.State())
     crossings = {what: measure["crossing"] for what, measure in by_name(trace).items()}
     assert crossings["state"] < crossings["bytes"] < crossings["flops"] < crossings["seconds"]

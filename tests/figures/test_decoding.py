@@ -12,7 +12,7 @@ from flashlab.reference.attention import weights
 @pytest.mark.parametrize(
     "state", [figure.State(), figure.State(3, 16, 32, 131072), figure.State(5, 64, 1, 1024)], ids=str
 )
-def test_plans_are_flashlabs(state):
+def test_plans_are_those_of_the_reference(state):
     trace = figure.trace(state)
     for S, part in zip(figure.PARTS, trace["parts"], strict=True):
         plan = decoding.plan(figure.CARD, state.B, state.Hk, state.N, S)

@@ -13,19 +13,19 @@ from flashlab.reference.attention import attention, weights
 FIRST = figure.State()
 
 
-def test_every_weight_of_the_row_falls_somewhere_and_none_twice():
+def test_every_weight_of_the_row_is_counted_once_at_its_code():
     for now in figure.trace(FIRST)["steps"]:
         assert now["zeros"] + sum(count for _, count in now["counts"]) == 512
     trace = figure.trace(FIRST)
     assert trace["token"] == "rabbit" and trace["numbers"] == eight_bits.numbers_of_e4m3()[:127].tolist()
     Q, K, V = (X.astype(float) for X in data.captured("alice").head())
     row = weights(Q, K)[0][figure.ROW]
-    fallen = eight_bits.to_e4m3(16 * row / row.max())
+    rounded = eight_bits.to_e4m3(16 * row / row.max())  # [N]
     now = trace["steps"][4]
-    assert now["zeros"] == (fallen == 0).sum() and now["vanished"] == pytest.approx(row[fallen == 0].sum())
-    O = fallen @ V * row.max() / 16
+    assert now["zeros"] == (rounded == 0).sum() and now["vanished"] == pytest.approx(row[rounded == 0].sum())
+    O = rounded @ V * row.max() / 16
     assert now["row"] == pytest.approx(np.linalg.norm(O - row @ V) / np.linalg.norm(row @ V))
-    assert {trace["numbers"][code] for code, _ in now["counts"]} == set(fallen[fallen > 0])
+    assert {trace["numbers"][code] for code, _ in now["counts"]} == set(rounded[rounded > 0])
 
 
 def test_a_larger_offset_saves_weights():
@@ -47,11 +47,11 @@ def test_errors_are_the_references(kind, rotated):
     assert shown["Q, K"] == pytest.approx(error(attention(q.widened(), k.widened(), V)[::4], exact[::4]))
 
 
-def test_the_beliefs_are_wrong_of_this_head():
+def test_common_beliefs_about_formats_are_wrong_for_this_head():
     def of_scores(**fields):
         return figure.trace(replace(FIRST, **fields))["steps"][8]["errors"]["Q, K"]
 
-    assert of_scores(per="token") > 0.7 * of_scores()  # a finer scale hardly helps e4m3
+    assert of_scores(per="token") > 0.7 * of_scores()  # finer scales hardly help e4m3
     assert of_scores(kind="int8") < 0.4 * of_scores()  # int8 is the better number for Q and K
     assert of_scores(kind="int8", outlier=16) > 1.5 * of_scores(outlier=16)  # until an outlier stretches its scale
     assert of_scores(outlier=16, rotated=True) > 2 * of_scores(outlier=16)  # a rotation may do harm
@@ -67,7 +67,7 @@ def test_the_outlier_is_one_column_of_K(outlier):
 
 
 @pytest.mark.parametrize("flush", figure.FLUSHES)
-def test_what_a_sum_loses_is_what_the_tensor_core_loses(flush):
+def test_the_loss_of_a_sum_is_that_of_the_tensor_core_of_the_reference(flush):
     A = np.random.default_rng(0).random((8, figure.LENGTHS[-1]))
     for place in (0, 3):
         N = figure.LENGTHS[place]

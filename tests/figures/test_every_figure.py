@@ -1,4 +1,4 @@
-"""What holds for every figure, whatever it shows."""
+"""The properties of every figure."""
 
 import base64
 import functools
@@ -31,7 +31,7 @@ def figure(request):
 
 
 def corners(figure):
-    """States that take every value of every control once, the others at their defaults."""
+    """Yield a state for every value of every control, with the other controls at their defaults and the clock at 0."""
     for field, control in figure.CONTROLS.items():
         if not isinstance(control, Scrub):
             for value in control.values:
@@ -43,29 +43,29 @@ def _begin(figure):
 
 
 def some_steps(figure, state):
-    """The first, a middle and the last step of a state."""
+    """Return the first, a middle and the last step of a state."""
     steps = list(figures.steps(figure, state))
     return {steps[0], steps[len(steps) // 2], steps[-1]}
 
 
 def choices(figure):
-    """What every value of every control shows, at some steps."""
+    """Return some steps of every state of ``corners``."""
     return [step for state in corners(figure) for step in sorted(some_steps(figure, state), key=str)]
 
 
 def walk(figure):
-    """The steps that the default state begins with."""
+    """Return the first steps of the default state."""
     return list(figures.steps(figure, figure.State()))[:24]
 
 
 @pytest.fixture(scope="module")
 def drawings(figure):
-    """Return a function of a width: what node draws, by state. It takes longer to start than to draw."""
+    """Return a function of a width that returns {state: its drawing}. One run of node draws all: its start is slow."""
     states = list(dict.fromkeys([*choices(figure), *walk(figure), figure.State()]))
     return functools.cache(lambda width: dict(zip(states, drawn.draw(figure, states, width), strict=True)))
 
 
-def test_each_is_drawn_and_nothing_else():
+def test_every_figure_has_a_script_and_every_script_a_figure():
     assert set(NAMES) == {path.stem for path in (FOLDER / "js").glob("*.js")} - {*page.SHARED, "chart"}
 
 
@@ -97,12 +97,12 @@ def test_every_control_changes_the_words(figure):
 @pytest.mark.exhaustive
 def test_a_control_has_an_effect_or_says_why_not(figure):
     choices = {field: control.values for field, control in figure.CONTROLS.items() if not isinstance(control, Scrub)}
-    seen = functools.cache(lambda state: {**numbers(figure, state), "idle": None})
+    effect = functools.cache(lambda state: {**numbers(figure, state), "idle": None})
     for state in corners(figure):
         idle = numbers(figure, state)["idle"]
         for field, values in choices.items():
             others = [replace(state, **{field: value}) for value in values]
-            assert (field in idle) == all(seen(other) == seen(state) for other in others), (state, field)
+            assert (field in idle) == all(effect(other) == effect(state) for other in others), (state, field)
 
 
 def test_numbers_are_plain_and_words_are_few(figure):
@@ -112,7 +112,7 @@ def test_numbers_are_plain_and_words_are_few(figure):
         assert len(sent["words"]) == len(list(figures.steps(figure, state)))
         for words in sent["words"]:
             assert 3 <= len(words.split()) <= 40 and words.endswith("."), words
-            assert set(re.findall(r"\]\((.*?)\)", words)) <= set(figure.CONTROLS), "a handle of each is a control"
+            assert set(re.findall(r"\]\((.*?)\)", words)) <= set(figure.CONTROLS), "a number to drag names a control"
 
 
 @needs_node
@@ -122,7 +122,7 @@ def test_every_choice_is_drawn(figure, width, drawings):
     for state in states:
         drawing = drawings(width)[state]
         markup = drawing["markup"]
-        if "NaN" in json.dumps(figure.trace(state)):  # then the letters may say it, too
+        if "NaN" in json.dumps(figure.trace(state)):  # then texts and labels may have it, too
             markup = re.sub(r'(aria-label="|>)[^"<]*', lambda text: text[0].replace("NaN", ""), markup)
         assert not re.search(r"NaN|undefined|Infinity|null", markup), state
         assert not re.search(r'(width|height)="-', drawing["markup"]), f"{state}: a negative length"
@@ -132,13 +132,14 @@ def test_every_choice_is_drawn(figure, width, drawings):
 
 
 @needs_node
-@pytest.mark.parametrize("width", [740, 1049])  # JupyterLab at 1280 x 900 has 797 or 1049, as its file browser is open
+# In a window of 1280 x 900, JupyterLab has 1049 pixels for a figure, and 797 with the file browser open.
+@pytest.mark.parametrize("width", [740, 1049])
 def test_every_choice_fits_the_screen(figure, width, drawings):
-    """The panel has 779 pixels; controls, clock and words take 167 of them."""
+    """The panel is 779 pixels high; controls, clock and words take 167 of them."""
     assert max(drawing["height"] for drawing in drawings(width).values()) <= 779 - 167
 
 
-SAYS_MORE = {  # what the words say, and no picture does
+ONLY_IN_WORDS = {  # figure: pattern of the numbers in its words that are not in its picture
     "first_triton_kernel": r"of \d+ masked",
     "masks": r"skips \d+",
     "memory_hierarchy": r"square: [\d.]+ .iB.*",
@@ -151,14 +152,14 @@ NUMBER = re.compile(r"(\d[\d,]*(?:\.\d+)?)( million)?")
 
 
 def written(text):
-    """Return the numbers in a text: each value, and half a unit of its last digit."""
+    """Yield each number of a text and half a unit of its last digit, the rounding error that it may have."""
     for digits, million in NUMBER.findall(text):
         size, places = 1e6 if million else 1, len(digits.partition(".")[2])
         yield float(digits.replace(",", "")) * size, 0.501 * size / 10**places
 
 
 def test_digits_are_rounded_as_in_the_scripts():
-    """Halves up, no exponents, no zeros at the end: Number(x.toPrecision(3)) there."""
+    """Halves are rounded up, without exponents or trailing zeros, as by Number(x.toPrecision(3)) in the scripts."""
     in_python = {0.8125: "0.812", 64.25: "64.2", 1849.9: "1.85e+03", 2.5: "2.5", 0: "0", 99.96: "100"}
     assert [f"{x:.3g}" for x in in_python] == list(in_python.values())
     assert [style.digits(x, 3) for x in in_python] == ["0.813", "64.3", "1850", "2.5", "0", "100"]
@@ -171,7 +172,7 @@ def test_the_words_give_the_numbers_of_the_picture(figure, drawings):
         texts = re.findall(r'(?<=>)[^<>]+(?=<)|(?<=aria-label=")[^"]*', drawing["markup"])
         controls = map(str, asdict(state).values())
         shown = [value for value, _ in written(html.unescape(" ".join([*texts, *controls])))]
-        words = re.sub(SAYS_MORE.get(page.name_of(figure), "$^"), "", figure.describe(state))
+        words = re.sub(ONLY_IN_WORDS.get(page.name_of(figure), "$^"), "", figure.describe(state))
         missing = [value for value, near in written(words) if all(abs(value - it) > near for it in shown)]
         wrong += [(missing, words)] * bool(missing)
     assert wrong == []
@@ -191,7 +192,7 @@ def test_the_same_state_is_drawn_the_same_whatever_came_before(figure):
 
 
 @needs_node
-def test_every_drawing_can_be_pointed_at(figure, drawings):
+def test_every_drawing_has_marks_with_tips(figure, drawings):
     tips = re.findall(r'aria-label="([^"]+)"', drawings(drawn.WIDTH)[figure.State()]["markup"])
     assert len(tips) >= 5 and all(len(tip) > 5 for tip in tips)
 
@@ -200,10 +201,10 @@ def test_every_drawing_can_be_pointed_at(figure, drawings):
 def test_the_still_picture_shows_the_first_state(figure, drawings):
     path = FOLDER / "stills" / f"{page.name_of(figure)}.png"
     digest = drawn.digest_of(drawings(drawn.WIDTH)[figure.State()])
-    assert Image.open(path).text["drawn"] == digest, "python -m tests.tools.stills takes it again"
+    assert Image.open(path).text["drawn"] == digest, "python -m tests.tools.stills draws it again"
 
 
-def test_a_page_has_all_states_if_they_are_not_too_many():
+def test_a_page_ships_all_states_or_if_those_are_too_many_the_near_ones():
     first = ring.State()
     whole, near = page.shipped(ring), page.shipped(ring, most=1)
     assert list(whole) == [key(ring, state) for state in states(ring)] and key(ring, first) in near
@@ -218,7 +219,7 @@ def test_packed_numbers_are_a_line_for_each_key():
     assert page.packed({}) == ""
 
 
-def test_an_output_has_words_picture_and_life(figure, monkeypatch):
+def test_an_output_has_words_and_picture_and_a_live_one_has_a_script(figure, monkeypatch):
     monkeypatch.setenv("FLASHLAB_FIGURES", "live")
     live = figure.explore()._repr_mimebundle_()
     words = figure.describe(figure.State())
@@ -229,7 +230,7 @@ def test_an_output_has_words_picture_and_life(figure, monkeypatch):
     still = figure.explore()._repr_mimebundle_()
     assert set(still) == {"text/plain", "text/html"} and "<script" not in still["text/html"]
     assert f'<img alt="{html.escape(words)}" src="data:image/png;base64,' in still["text/html"]
-    assert still["text/html"] in live["text/html"]  # normalise leaves this of it
+    assert still["text/html"] in live["text/html"]  # the part that normalise keeps
 
 
 def test_the_kernel_answers_with_the_numbers_of_the_state(figure):

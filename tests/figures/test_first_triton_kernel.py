@@ -22,18 +22,18 @@ def test_the_last_step_has_the_bill_of_the_kernel():
 
 
 @states
-def test_every_element_is_stored_exactly_once_and_loaded_as_often_as_the_kernel_promises(state):
+def test_every_element_is_stored_once_and_loaded_once_or_twice_in_online_softmax(state):
     trace = figure.trace(state)
-    touched = {
+    counts = {
         (kind, name): np.zeros((trace["height"], state.N), int) for kind, name in product(("load", "store"), "xyz")
     }
     for access in trace["accesses"]:
         rows, columns = (slice(*access[axis]) for axis in ("rows", "columns"))
-        touched[access["kind"], access["tensor"]][rows, columns] += 1
+        counts[access["kind"], access["tensor"]][rows, columns] += 1
     loads = {"add": 1, "softmax": 1, "online softmax": 2}[state.kernel]
     for name in [*trace["tensors"]][:-1]:
-        assert (touched["load", name] == loads).all()
-    assert (touched["store", name := [*trace["tensors"]][-1]] == 1).all()
+        assert (counts["load", name] == loads).all()
+    assert (counts["store", [*trace["tensors"]][-1]] == 1).all()
 
 
 def test_the_numbers_are_those_that_the_kernel_moves():
@@ -44,16 +44,16 @@ def test_the_numbers_are_those_that_the_kernel_moves():
 
 
 @states
-def test_the_last_line_that_ran_is_the_one_that_moves(state):
+def test_the_last_line_of_a_step_is_the_load_or_store(state):
     trace = figure.trace(state)
-    lit = {}
+    moves = {}
     for access in trace["accesses"]:
         line = trace["source"][access["ran"][-1]]
         assert f"tl.{access['kind']}(" in line and access["value"] in line
         assert f"tl.{access['kind']}({access['tensor']} " in line or state.kernel == "online softmax"
-        lit.setdefault(access["program"], []).append(access["ran"][-1])
-    if state.kernel == "online softmax":  # all blocks once, then load and store in turn, by the second loop
-        for lines in lit.values():
+        moves.setdefault(access["program"], []).append(access["ran"][-1])
+    if state.kernel == "online softmax":  # the first loop loads all blocks, the second loads and stores each
+        for lines in moves.values():
             blocks = len(lines) // 3
             first, again, store = lines[0], lines[blocks], lines[-1]
             assert lines == blocks * [first] + blocks * [again, store] and first < again < store
@@ -71,7 +71,7 @@ def test_a_program_runs_every_line_of_its_kernel_from_the_first_on(state):
             assert lines == sorted(lines)
 
 
-def test_the_block_is_turned_off_where_a_row_is_one_block():
+def test_the_control_block_is_off_where_a_row_is_one_block():
     idle = {kernel: numbers(figure, figure.State(0, kernel))["idle"] for kernel in figure.KERNELS}
     assert idle == {"add": {}, "softmax": {"block": "a row is one block"}, "online softmax": {}}
 
@@ -83,7 +83,7 @@ def test_a_loop_runs_its_lines_once_for_each_block():
     assert lines.count(update) == 2 * 4  # programs, blocks
 
 
-def test_a_tracer_that_was_there_is_there_again():
+def test_the_figure_restores_the_tracer_of_its_caller():
     def tracer(*_):
         return None
 

@@ -1,4 +1,4 @@
-"""The figure of memory and length shows what io_complexity says, for every card and size."""
+"""The figure of memory and length shows the numbers of the module io_complexity."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ states = pytest.mark.parametrize("state", STATES, ids=str)
 
 @states
 @pytest.mark.parametrize("name, fused", figure.WAYS.items())
-def test_needs_are_flashlabs(state, name, fused):
+def test_needs_are_those_of_the_reference(state, name, fused):
     trace = figure.trace(state)
     layer = {"heads": state.batch * state.heads, "training": state.training, "fused": fused}
     layer["itemsize"] = figure.DTYPES[state.dtype]
@@ -30,7 +30,7 @@ def test_needs_are_flashlabs(state, name, fused):
     assert trace["ways"][name]["longest"] == io_complexity.longest(trace["room"], state.d, **layer)
 
 
-def test_time_is_the_later_of_two_clocks():
+def test_time_is_the_longer_of_products_and_bytes():
     trace = figure.trace(figure.State(card="H100 SXM", batch=4, d=128))
     assert trace["room"] == 80 * GiB
     standard, fused = trace["ways"]["standard"], trace["ways"]["fused"]
@@ -54,7 +54,7 @@ def test_standard_attention_takes_longer_at_every_length():
         ({"training": False}, "bytes", "products"),
     ],
 )
-def test_a_time_is_that_of_the_clock_that_is_named(fields, standard, fused):
+def test_the_name_of_the_longer_clock(fields, standard, fused):
     ways = figure.trace(figure.State(**fields))["ways"]
     assert (ways["standard"]["clocks"][-1], ways["fused"]["clocks"][-1]) == (standard, fused)
 
@@ -72,14 +72,14 @@ def test_twice_the_tokens_are_twice_the_fused_memory_and_four_times_the_standard
         assert np.allclose((seconds[4:] / seconds[:-4])[-8:], 4, rtol=0.01)
 
 
-def test_an_unknown_rate_is_said_and_not_guessed():
+def test_an_unknown_rate_is_stated_and_not_guessed():
     state = figure.State(card="B200", dtype="float32")
     way = figure.trace(state)["ways"]["fused"]
     assert set(way["seconds"]) == {None} and way["ends"] is None
     assert "no float32 rate is known" in figure.describe(state)
 
 
-def test_too_much_is_said_from_where_it_does_not_fit():
+def test_too_much_is_stated_for_every_length_that_does_not_fit():
     for step, N in enumerate(figure.LENGTHS):
         words = figure.describe(replace(figure.State(), step=step))
         ways = figure.trace(figure.State())["ways"]
@@ -98,5 +98,5 @@ def test_describe_has_the_numbers():
     "seconds, words",
     [(1e-9, "0.001 µs"), (2e-5, "20 µs"), (0.25, "250 ms"), (59, "59 s"), (3600, "1 h"), (86400 * 3, "3 days")],
 )
-def test_durations_are_said_in_the_largest_unit(seconds, words):
+def test_durations_are_written_in_the_largest_unit(seconds, words):
     assert figure.duration(seconds) == words

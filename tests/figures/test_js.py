@@ -1,4 +1,4 @@
-"""The scripts of the page: node's own tests of their pure parts."""
+"""The scripts of the page: node runs the tests of their pure functions."""
 
 import subprocess
 from pathlib import Path
@@ -11,7 +11,7 @@ TESTS = Path(__file__).parent / "js" / "page.test.mjs"
 
 
 @pytest.mark.skipif(NODE is None, reason="needs node")
-def test_the_pure_parts_of_the_page():
+def test_the_pure_functions_of_the_page():
     run = subprocess.run([NODE, "--test", str(TESTS)], capture_output=True, text=True)
     assert run.returncode == 0, run.stdout[-3000:]
     assert "# fail 0" in run.stdout

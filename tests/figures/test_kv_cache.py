@@ -5,16 +5,16 @@ from figures import kv_cache as figure
 
 @pytest.mark.parametrize("page", [1, 4, 16])
 @pytest.mark.parametrize("sharing", [True, False])
-def test_the_pool_is_kept_in_order(page, sharing):
+def test_pages_are_free_or_held_and_never_lost(page, sharing):
     trace = figure.trace(figure.State(page=page, sharing=sharing))
     assert len(trace["steps"]) == len(figure.SCRIPT) + 1
     for now in trace["steps"]:
-        held = {page for text in now["texts"] for page in text["pages"]}
-        assert len(held) + now["free"] == trace["pages"] and now["held"] == page * len(held)
+        pages = {number for text in now["texts"] for number in text["pages"]}
+        assert len(pages) + now["free"] == trace["pages"] and now["held"] == page * len(pages)
         assert now["tokens"] <= now["held"] and now["rooms"] == figure.LONGEST * len(now["texts"])
         assert all(len(text["pages"]) == -(-text["length"] // page) for text in now["texts"])
         if not sharing:
-            assert sum(len(text["pages"]) for text in now["texts"]) == len(held)
+            assert sum(len(text["pages"]) for text in now["texts"]) == len(pages)
 
 
 def test_a_fork_shares_until_it_writes():

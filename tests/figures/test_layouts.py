@@ -14,7 +14,7 @@ EVERY = pytest.mark.parametrize("layout", figure.LAYOUTS)
 
 
 def combined(places, number):
-    """XOR of the places of the bits of a number."""
+    """Return the XOR of the places of those bits that are 1 in a number."""
     return np.bitwise_xor.reduce([place for bit, place in enumerate(places) if number >> bit & 1] or [0 * places[0]])
 
 
@@ -37,10 +37,10 @@ def test_places_per_bit_are_the_whole_layout(layout):
 def test_offsets_per_bit_are_the_whole_layout(swizzled):
     trace, offsets = figure.trace(figure.State(swizzled=swizzled)), figure.offsets(swizzled)
     for row, column in np.ndindex(offsets.shape):
-        found = combined(np.array(trace["offset_of_row"]), row) ^ combined(np.array(trace["offset_of_column"]), column)
-        assert found == offsets[row, column]
+        offset = combined(np.array(trace["offset_of_row"]), row) ^ combined(np.array(trace["offset_of_column"]), column)
+        assert offset == offsets[row, column]
         piece, rest = divmod(column, 8)
-        assert found == row * 64 + (piece ^ row % 8 * swizzled) * 8 + rest, "the rule of the lesson"
+        assert offset == row * 64 + (piece ^ row % 8 * swizzled) * 8 + rest, "the rule of the lesson"
 
 
 def test_the_accumulator_is_that_of_the_lesson():
@@ -54,7 +54,7 @@ def test_the_accumulator_is_that_of_the_lesson():
 @EVERY
 @pytest.mark.parametrize("swizzled", [False, True])
 @pytest.mark.parametrize("register", figure.REGISTERS)
-def test_what_moves_at_once_is_one_turn_of_all_banks_at_best(layout, swizzled, register):
+def test_each_group_of_lanes_moves_as_many_different_words_as_there_are_banks(layout, swizzled, register):
     groups = figure.words(layout, swizzled, register)  # [groups, 32]
     assert all(len(set(group)) == figure.BANKS for group in groups)
     counts = figure.trace(figure.State(5, layout, register, swizzled))["banks"]
@@ -64,15 +64,15 @@ def test_what_moves_at_once_is_one_turn_of_all_banks_at_best(layout, swizzled, r
     assert (np.diff(lane[..., 1]) == 1).all() and (np.diff(lane[..., 0]) == 0).all(), "neighbours in a row"
 
 
-def test_conflicts_are_those_that_triton_counts():
+def test_triton_counts_the_same_conflicts():
     environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_ALWAYS_COMPILE": "1"}
     command = [sys.executable, "-m", "tests.figures.bank_conflicts"]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    found = iter(map(int, run.stdout.split()))
+    conflicts = iter(map(int, run.stdout.split()))
     for layout, swizzled in itertools.product(figure.LAYOUTS, [False, True]):
         turns = {max(counts) for counts in figure.trace(figure.State(layout=layout, swizzled=swizzled))["banks"]}
-        assert turns == {1 + next(found)}, (layout, swizzled)
-    assert list(found) == []
+        assert turns == {1 + next(conflicts)}, (layout, swizzled)
+    assert list(conflicts) == []
 
 
 def test_describe_has_the_numbers():

@@ -30,7 +30,7 @@ def test_the_tiles_are_those_that_the_loop_visits(state):
 
 
 @states
-def test_pairs_and_bytes_are_flashlabs(state):
+def test_pairs_and_bytes_are_those_of_the_reference(state):
     trace = figure.trace(state)
     assert sum(tile["pairs"] for tile in trace["tiles"]) == trace["pairs"] == mask(state).dense((state.Nq, 128)).sum()
     bills = [tiling.fa2_traffic(state.Nq, 128, 32, state.B, state.B, mask=one).total() for one in (mask(state), None)]
@@ -54,7 +54,7 @@ def test_describe_has_the_numbers():
     assert [*last][-1].step == 26
 
 
-def test_a_window_is_the_useful_share_of_its_formula_once_it_is_under_way():
+def test_beyond_its_first_queries_a_window_has_the_useful_share_of_the_formula():
     state = figure.State(size=48, B=16)
     tiles = [tile for tile in figure.trace(state)["tiles"] if tile["i"] >= 3]
     assert sum(tile["pairs"] for tile in tiles) / (len(tiles) * 16**2) == 48 / (48 + 16)

@@ -13,7 +13,7 @@ states = pytest.mark.parametrize("state", STATES, ids=str)
 
 
 @states
-def test_the_numbers_are_the_cards(state):
+def test_the_numbers_are_those_of_the_card(state):
     card, trace = hardware.CARDS[state.card], figure.trace(state)
     for level, one in zip(hardware.levels(card, one_sm=state.one_sm), trace["levels"], strict=True):
         assert (one["name"], one["nbytes"], one["rate"], one["cycles"]) == tuple(level)
@@ -23,7 +23,7 @@ def test_the_numbers_are_the_cards(state):
     assert trace["levels"][figure.DRAM]["name"] == card.dram_kind
 
 
-def test_all_steps_of_the_zoom_are_equal_and_the_last_shows_one_block():
+def test_all_steps_of_the_zoom_have_one_factor_and_the_last_shows_one_block():
     windows = figure.trace(figure.State())["windows"]
     assert all(wide == 4 * narrow for wide, narrow in zip(windows, windows[figure.DOUBLING :], strict=False))
     assert all(wide / narrow == pytest.approx(windows[0] / windows[1]) for wide, narrow in pairwise(windows))
@@ -35,7 +35,7 @@ def test_all_steps_of_the_zoom_are_equal_and_the_last_shows_one_block():
 @pytest.mark.skipif(drawn.NODE is None, reason="needs node")
 @pytest.mark.parametrize("width", [340, 960])
 def test_areas_are_to_scale(width):
-    """All squares that the picture shows whole have one linear scale."""
+    """All squares that fit in the picture have one linear scale."""
     for state in (figure.State(53), figure.State(16), figure.State(88, "H100 SXM", True)):
         trace = figure.trace(state)
         squares = areas(drawn.draw(figure, [state], width)[0]["markup"].split("how fast")[0])
@@ -52,7 +52,7 @@ def test_areas_are_to_scale(width):
 def areas(markup):
     """Return width and height of each square, in the order of the drawing."""
     sides = r'width="([\d.e-]+)" height="([\d.e-]+)" fill="var\(--\w+\)" fill-opacity="[\d.]+" class="grow"'
-    return [tuple(map(float, found)) for found in re.findall(sides, markup)]
+    return [tuple(map(float, square)) for square in re.findall(sides, markup)]
 
 
 def test_words_have_the_numbers():

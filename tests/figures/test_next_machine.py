@@ -41,11 +41,11 @@ def test_shares_are_counted_by_the_simulator():
 
 
 def test_the_best_share_moves_with_the_head_dimension_and_the_card():
-    found = {(d, card): figure.best(figure.State(0, "0", d, card)) for d in figure.WIDTHS for card in figure.CARDS}
+    best = {(d, card): figure.best(figure.State(0, "0", d, card)) for d in figure.WIDTHS for card in figure.CARDS}
     b200, b300, h100 = figure.CARDS
-    assert [found[d, b200] for d in figure.WIDTHS] == ["3/16", "2/16", "0"]
-    assert {found[d, b300] for d in figure.WIDTHS} == {"0"}
-    assert [found[d, h100] for d in figure.WIDTHS] == ["2/16", "0", "0"]
+    assert [best[d, b200] for d in figure.WIDTHS] == ["3/16", "2/16", "0"]
+    assert {best[d, b300] for d in figure.WIDTHS} == {"0"}
+    assert [best[d, h100] for d in figure.WIDTHS] == ["2/16", "0", "0"]
 
 
 def test_describe_has_the_numbers():

@@ -15,7 +15,7 @@ states = pytest.mark.parametrize("state", STATES, ids=str)
 
 
 def heights(step):
-    """P of a step in float64."""
+    """Return the unnormalised P of a step in float64."""
     return np.array(step["P"], float)
 
 
@@ -31,7 +31,7 @@ def test_the_last_step_is_the_whole_softmax(state):
 
 
 @states
-def test_the_past_shrinks_by_alpha_and_the_new_is_added(state):
+def test_the_past_shrinks_by_alpha_and_the_new_block_is_added(state):
     steps = figure.trace(state)["steps"]
     for before, now in zip(steps, steps[1:], strict=False):
         past = heights(now)[: before["new"][1]]
@@ -49,12 +49,12 @@ def test_bars_are_the_exponentials(state):
         np.testing.assert_allclose(heights(step), np.exp(scores[: step["new"][1]].astype(float) - m), 1e-5, 1e-7)
 
 
-def test_the_kept_numbers_are_updates():
+def test_the_state_of_a_step_is_that_of_update():
     state = figure.State()
     _, scores, values = figure.row(state.source, state.tokens)
-    kept = online_softmax.update(online_softmax.identity(1, 1), scores[None, :4], values[:4])
+    first = online_softmax.update(online_softmax.identity(1, 1), scores[None, :4], values[:4])
     step = figure.trace(state)["steps"][1]
-    assert (step["m"], step["l"], step["O"]) == pytest.approx((kept.m[0], kept.l[0], kept.O[0, 0]), rel=1e-6)
+    assert (step["m"], step["l"], step["O"]) == pytest.approx((first.m[0], first.l[0], first.O[0, 0]), rel=1e-6)
 
 
 @pytest.mark.parametrize("source", figure.TITLES)
@@ -72,7 +72,7 @@ def test_the_largest_score_is_lifted_and_no_other(source, lift):
 
 
 def test_words_and_numbers_agree():
-    """A maximum that stays is said to stay, and one that rises to rise, with its alpha."""
+    """The words state a shrinking past exactly where alpha is below 1."""
     state = figure.State()
     descriptions = [figure.describe(figure.State(step)) for step in range(figure.count(state) + 1)]
     for step, words in zip(figure.trace(state)["steps"][2:], descriptions[2:], strict=False):

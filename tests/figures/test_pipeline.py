@@ -17,18 +17,18 @@ states = pytest.mark.parametrize("state", STATES, ids=str)
 
 
 def area(state, row):
-    """Of the boxes in a row, in cycles times the row's height."""
+    """Return the area of the boxes in a row, in cycles times the row's height."""
     boxes = [box for box in figure.trace(state)["boxes"] if box["row"] == row]
     return sum((box["end"] - box["start"]) * (box["high"] - box["low"]) for box in boxes)
 
 
 @states
 def test_areas_are_work(state):
-    """However the consumers share a unit: the boxes of its row cover as much as it did."""
+    """The boxes of a row have the area of its unit's work, however the consumers share the unit."""
     run = figure.run(state)
     assert area(state, "tensor core") == pytest.approx(run.busy, rel=0.01) == run.blocks * 2048
     work = area(state, "consumer 0") + area(state, "consumer 1")
-    assert work == pytest.approx(run.blocks * 1856, rel=0.01)  # their slices of 16 cycles are not drawn
+    assert work == pytest.approx(run.blocks * 1856, rel=0.01)  # slices of 16 cycles are not drawn
 
 
 @states
@@ -48,19 +48,19 @@ def test_the_numbers_are_those_of_attention_and_of_the_simulator(state):
 
 @states
 def test_a_stage_holds_what_its_products_read_while_they_read_it(state):
-    held = [box for box in figure.trace(state)["boxes"] if box["row"].startswith("stage") and not box["coming"]]
+    tiles = [box for box in figure.trace(state)["boxes"] if box["row"].startswith("stage") and not box["coming"]]
     events = [e for e in figure.run(state).events if e.unit == "tensor core"]
     assert events
     for event in events:
         tile = f"{'K' if event.kind == 'S' else 'V'}{chr(0x2080 + event.j)}"
-        assert any(box["name"] == tile and box["start"] <= event.start and event.end <= box["end"] for box in held), (
+        assert any(box["name"] == tile and box["start"] <= event.start and event.end <= box["end"] for box in tiles), (
             event
         )
 
 
 @states
-def test_what_ended_a_wait_is_an_event_of_that_moment(state):
-    """A link begins where a copy or a product ended, or where a turn did, and ends where a wait ends."""
+def test_a_link_leads_from_the_event_that_ended_a_wait_to_the_end_of_that_wait(state):
+    """That event is the end of a copy, of a product, or of a consumer's turn."""
     events = figure.run(state).events
     latency = pipeline.Budget().latency
     for link in figure.trace(state)["links"]:
@@ -83,11 +83,11 @@ def test_a_product_says_which_tile_and_which_barrier():
     ]
     assert "pipe.scores" in last["code"]
     (first,) = [tip for tip in tips if tip["title"] == "PV₃ of consumer 0"]
-    assert not any("K₃" in words for words in first["lines"]), "what the step before waited for is not its own"
+    assert not any("K₃" in words for words in first["lines"]), "it does not repeat the wait of the step before"
 
 
 def test_ping_pong_is_not_double_buffering():
-    """Stages shorten the wait for tiles, turns keep products apart; each works without the other."""
+    """More stages shorten the wait for tiles, turns separate products in time; each works without the other."""
     tiles = {stages: waited("tiles", figure.State(stages=stages)) for stages in (1, 2, 3)}
     assert tiles[1] > 3 * tiles[2] > 3 * tiles[3]
     for stages in (1, 2):
@@ -96,18 +96,18 @@ def test_ping_pong_is_not_double_buffering():
 
 
 def waited(what, state):
-    """Cycles in which consumers wait."""
+    """Return the cycles in which consumers wait for something."""
     waits = figure.trace(state)["waits"]
     return sum(wait["end"] - wait["start"] for wait in waits if wait["words"] == what)
 
 
 def interleaved(state):
-    """Are there boxes of half the height of the tensor core's row?"""
+    """Return whether products of two consumers overlap: the tensor core's row then has boxes below its full height."""
     return any(box["high"] - box["low"] < 1 for box in figure.trace(state)["boxes"] if box["row"] == "tensor core")
 
 
 def test_a_consumer_that_waits_does_not_leave_the_tensor_core_idle():
-    """With turns and overlap, in the middle of the run: while a consumer waits, products are computed."""
+    """In the middle of a run with turns and overlap, products are computed while a consumer waits."""
     state = figure.State(stages=3)
     middle = [s for s, time in enumerate(figure.times(state)) if 4000 < time < 9000]
     waiting = [
@@ -118,7 +118,7 @@ def test_a_consumer_that_waits_does_not_leave_the_tensor_core_idle():
 
 
 def test_phases_are_those_of_the_barriers():
-    """In the end, four blocks and one step more have used two stages: stage 0 three times, stage 1 twice."""
+    """Four blocks take five steps, which use stage 0 three times and stage 1 twice."""
     state = figure.State()
     bits = figure.phases(replace(state, step=figure.count(state)))
     assert [bits[name] for name in ("full[0]", "empty[0]", "full[1]", "empty[1]")] == [1, 1, 0, 0]

@@ -1,4 +1,4 @@
-"""The recomputation figure shows the numbers that the counting memory booked."""
+"""The figure on recomputation shows the numbers that the counting memory recorded."""
 
 import re
 from dataclasses import replace
@@ -20,7 +20,7 @@ states = pytest.mark.parametrize("state", STATES, ids=str)
 
 
 def whole(trace, at):
-    """Bytes and FLOPs of one of the two passes."""
+    """Return the bytes and FLOPs of one of the two passes."""
     parts = trace["passes"][at]["parts"]
     return parts[-1]["stop"], sum(part["flops"] for part in parts)
 
@@ -39,7 +39,7 @@ def test_the_last_step_has_the_whole_bill(state):
 
 
 @states
-def test_the_pass_that_keeps_P_is_flashlabs(state):
+def test_the_pass_that_keeps_P_has_the_costs_of_the_reference(state):
     bills = [standard_attention.moved(512, 32, mask=state.causal, backward=backward) for backward in (True, False)]
     flops = [costs.flops(512, 512, 32, training=training) for training in (True, False)]
     assert whole(figure.trace(state), 0) == (bills[0] - bills[1], flops[0] - flops[1])
@@ -53,7 +53,7 @@ def test_the_clock_goes_on_until_both_passes_are_done(state):
     assert figure.describe(replace(state, step=figure.count(state))).endswith("3.93 MB of 3.93 MB, dK is done.")
 
 
-def test_squares_are_stored_by_their_kernels():
+def test_the_squares_are_stored_one_after_another():
     P, dP, dS = figure.trace(figure.State())["passes"][0]["squares"]
     assert [square["bytes"] for square in (P, dP, dS)] == [2 * 512**2] * 3
     assert 0 == P["stop"] < dP["start"] < dP["stop"] < dS["start"] < dS["stop"] < 3_932_160
@@ -81,8 +81,8 @@ def test_the_picture_counts_as_the_words_do_and_has_one_scale():
         if now["kind"]:
             assert f"{rebuilt} of 16 tiles rebuilt" in figure.describe(state)
     bars = re.findall(r'width="([\d.]+)"[^>]*aria-label="P (?:kept|rebuilt): bytes', drawing["markup"])
-    kept, again = (whole(figure.trace(state), at)[0] for at in (0, 1))
-    assert float(bars[0]) / float(bars[1]) == pytest.approx(kept / again, rel=0.01)
+    nbytes = [whole(figure.trace(state), at)[0] for at in (0, 1)]
+    assert float(bars[0]) / float(bars[1]) == pytest.approx(nbytes[0] / nbytes[1], rel=0.01)
 
 
 def test_causal_leaves_tiles_out():
@@ -92,7 +92,7 @@ def test_causal_leaves_tiles_out():
     assert len(rebuilt) == 10 and all(cols[0] <= rows[0] for rows, cols in rebuilt)
 
 
-def test_what_is_held_is_what_the_memory_held():
+def test_the_peak_and_its_tiles_are_those_of_the_memory():
     Q, K, V, dO = figure.head()
     O, lse = tiling.fa1_forward(Q, K, V, 128, 128)
     memory = Memory()
@@ -105,14 +105,14 @@ def test_what_is_held_is_what_the_memory_held():
     }
 
 
-def test_a_tip_shows_the_line_that_does_it():
+def test_the_tip_of_a_step_shows_its_line_of_code():
     steps = figure.trace(figure.State())["steps"]
     assert all(step["code"] for step in steps if step["kind"])
     assert "rebuild(S_ij, lse_i)" in next(step["code"] for step in steps if step["kind"] == "rebuild")
     assert "memory.store" in next(step["code"] for step in steps if step["kind"] == "store")
 
 
-def test_the_bill_says_what_is_printed_counted_and_measured():
+def test_the_bill_has_the_printed_the_counted_and_the_measured_numbers():
     words = str(figure.bills())
     for number in ("66.6", "75.2", "40.3 GB", "4.4 GB", "41.7 ms", "7.3 ms", "824.6", "962.1", "40.27 GB", "4.43 GB"):
         assert number in words
@@ -120,7 +120,7 @@ def test_the_bill_says_what_is_printed_counted_and_measured():
 
 
 @pytest.mark.parametrize("counters", [True, False])
-def test_a_measurement_is_told_with_and_without_its_counters(monkeypatch, counters):
+def test_a_measurement_may_have_no_counters(monkeypatch, counters):
     ways = {name: {"ms": ms, "bytes": nbytes if counters else None}
             for name, ms, nbytes in (("standard", 12.34, 41e9), ("flash", 4.321, 5e9))}  # fmt: skip
     monkeypatch.setattr(figure.data, "measured", lambda _: {"about": {"device": "NVIDIA H200"}, **ways})
@@ -129,7 +129,7 @@ def test_a_measurement_is_told_with_and_without_its_counters(monkeypatch, counte
 
 
 def loop_and_kernels(causal):
-    """Events of the recomputation lesson's loop and of the kernels on the figure's head, in tiles of 128."""
+    """Return the memories of the lesson's loop and of the kernels, run on the figure's head in tiles of 128."""
     backward = pytest.importorskip("flashlab.kernels.portable.backward")
     torch = pytest.importorskip("torch")
     from flashlab.kernels.configurations import Configuration
@@ -146,12 +146,12 @@ def loop_and_kernels(causal):
     names = ("row_constants", "key_value_gradients", "query_gradients")
     launches = dict.fromkeys(names, Configuration(128, 128, 4, 1))
     problem = Problem.of(Q, K, V, either(causal, None), 32**-0.5)
-    grown = [torch.empty_like(x) for x in (Q, K, V)]
-    return memory, count(backward.run, grown, (dO, None), (Q, K, V, O, lse), problem, launches)
+    gradients = [torch.empty_like(x) for x in (Q, K, V)]
+    return memory, count(backward.run, gradients, (dO, None), (Q, K, V, O, lse), problem, launches)
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_replay_rebuilds_each_tile_in_both_kernels_and_moves_what_is_billed(causal):
+def test_replay_rebuilds_each_tile_in_both_kernels_and_moves_their_bytes(causal):
     loop, kernels = loop_and_kernels(causal)
     shown = figure.replay(kernels.events, loop.events, 512, 128, 128)
     trace = shown.figure.trace(shown.state)
@@ -167,7 +167,7 @@ def test_replay_rebuilds_each_tile_in_both_kernels_and_moves_what_is_billed(caus
     assert stored == {(name, at, at + 128) for name in ("lse", *figure.RESULTS) for at in range(0, 512, 128)}
 
 
-def test_replay_says_the_bill():
+def test_the_words_of_a_replay_have_the_bill():
     loop, kernels = loop_and_kernels(False)
     shown = figure.replay(kernels.events, loop.events, 512, 128, 128, figure.Replayed(90))
     assert repr(shown).startswith("Rebuild P(3, 2) from Q(3), K(2) and lse(3), for dV, dP and dK. 12 of 32 tiles")

@@ -9,7 +9,7 @@ STATES = [figure.State(), figure.State(P=2), figure.State(P=8, causal=False), fi
 
 
 @pytest.mark.parametrize("state", STATES, ids=str)
-def test_every_step_is_the_schedules(state):
+def test_every_step_is_that_of_the_schedule(state):
     window = (None, 0) if state.causal else (None, None)
     for run in figure.trace(state)["runs"]:
         placement = ranks.placement_of(run["name"], figure.N, state.P)
@@ -26,7 +26,7 @@ def test_every_step_is_the_schedules(state):
 
 
 @pytest.mark.parametrize("P", figure.CONTROLS["P"].values)
-def test_all_placements_send_the_same_and_zigzag_alone_never_waits(P):
+def test_all_placements_send_the_same_and_only_zigzag_never_waits(P):
     trace = figure.trace(figure.State(P=P))
     n = figure.N // P
     assert trace["block"] == n * n and trace["ideal"] * P == figure.N * (figure.N + 1) / 2
@@ -38,7 +38,7 @@ def test_all_placements_send_the_same_and_zigzag_alone_never_waits(P):
     assert zigzag == 1 < striped < contiguous
 
 
-def test_the_strip_shows_whose_the_tokens_are():
+def test_the_strip_shows_the_owners_of_the_tokens():
     strips = {run["name"]: run["tokens"] for run in figure.trace(figure.State(P=3))["runs"]}
     assert strips == {
         "contiguous": [0, 0, 1, 1, 2, 2], "zigzag": [0, 1, 2, 2, 1, 0], "striped": [0, 1, 2, 0, 1, 2]

@@ -31,7 +31,7 @@ def test_marks_lie_on_the_roof(state):
 
 
 @states
-def test_marks_are_flashlabs(state):
+def test_marks_are_those_of_the_reference(state):
     trace, works = figure.trace(state), roofline.attention(state.N, state.d, state.dtype)
     for mark, part in zip(trace["parts"], figure.PARTS, strict=True):
         assert mark["intensity"] == roofline.intensity(works[part]) and mark["nbytes"] == works[part].nbytes
@@ -41,7 +41,7 @@ def test_marks_are_flashlabs(state):
 
 
 @states
-def test_a_larger_tile_slides_to_the_right(state):
+def test_a_larger_tile_has_a_higher_intensity(state):
     sizes, intensities = zip(*((mark["Br"], mark["intensity"]) for mark in figure.trace(state)["fused"]), strict=True)
     assert list(sizes) == sorted(sizes) and list(intensities) == sorted(intensities) and sizes[-1] == state.N
 
@@ -52,7 +52,7 @@ def test_fusing_with_small_tiles_moves_more_than_three_kernels():
     assert trace["fused"][0]["nbytes"] > trace["parts"][-1]["nbytes"] > trace["fused"][3]["nbytes"]
 
 
-def test_a_rate_that_no_document_gives_is_said():
+def test_the_words_say_which_rate_is_missing():
     words = figure.describe(figure.State(0, "T4", dtype="float8"))
     assert words.startswith("No float8 rate for T4: its tensor cores have no float8.")
 

@@ -11,13 +11,13 @@ STATES = [figure.State(0, dtype, spread) for dtype, spread in product(figure.DTY
 states = pytest.mark.parametrize("state", STATES, ids=str)
 
 
-def of(state):
+def row_of(state):
     return figure.row(state.dtype, state.spread)
 
 
 @states
 def test_scores_and_exponents_are_exact_in_the_dtype(state):
-    scores, dtype = of(state).scores, getattr(torch, state.dtype)
+    scores, dtype = row_of(state).scores, getattr(torch, state.dtype)
     assert np.array_equal(torch.tensor(scores, dtype=dtype).double().numpy(), scores)
     near = [shift for shift in figure.SHIFTS if abs(scores - shift).max() < 128]
     for shift in near:
@@ -25,8 +25,8 @@ def test_scores_and_exponents_are_exact_in_the_dtype(state):
 
 
 @states
-def test_the_maximum_is_always_right_and_far_from_it_never(state):
-    now = of(state)
+def test_the_shift_by_the_maximum_is_right_and_the_outermost_shifts_are_wrong(state):
+    now = row_of(state)
     assert now.outcome[figure.TOP] == "right"
     eps = torch.finfo(getattr(torch, state.dtype)).eps
     assert (np.abs(now.P[figure.TOP] - now.exact) <= 2 * eps).all()
@@ -34,15 +34,15 @@ def test_the_maximum_is_always_right_and_far_from_it_never(state):
 
 
 @states
-def test_outcomes_are_named_for_what_the_numbers_are(state):
-    now = of(state)
+def test_the_name_of_an_outcome_fits_its_numbers(state):
+    now = row_of(state)
     for P, l, outcome in zip(now.P, now.l, now.outcome, strict=True):
         assert np.isnan(P).any() == outcome.startswith("NaN")
         assert (not P.any()) == (outcome == "zeros: 1 / ∞")
         assert (l == 0) == (outcome == "NaN: 0 / 0")
 
 
-def test_windows_are_where_exp_leaves_them():
+def test_a_window_ends_where_exp_becomes_0_or_infinite():
     for dtype in figure.DTYPES:
         now = figure.row(dtype, 14)
         exponents = now.scores - np.array(figure.SHIFTS)[:, None]
@@ -53,7 +53,7 @@ def test_windows_are_where_exp_leaves_them():
 
 @states
 def test_the_trace_has_the_numbers_of_the_row(state):
-    trace, now = figure.trace(state), of(state)
+    trace, now = figure.trace(state), row_of(state)
     for name in ("e", "l", "P"):
         np.testing.assert_allclose(np.array(trace[name], object).astype(str) == "NaN", np.isnan(getattr(now, name)))
         back = np.vectorize(lambda x: {"∞": np.inf, "NaN": np.nan}.get(x, x), otypes=[float])(trace[name])

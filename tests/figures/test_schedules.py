@@ -32,8 +32,8 @@ def test_tiles_are_as_long_as_the_keys_that_their_queries_see(mask):
     text = np.searchsorted(figure.OFFSETS, key, "right") * (mask == "packed texts")
     for i, blocks in enumerate(figure.blocks(mask)):
         rows = query[i * figure.SIZE : (i + 1) * figure.SIZE]
-        seen = (text[rows] == text) & ((key <= rows) | (mask == "no mask"))  # [SIZE, N]
-        (columns,) = np.nonzero(seen.any(0))
+        visible = (text[rows] == text) & ((key <= rows) | (mask == "no mask"))  # [SIZE, N]
+        (columns,) = np.nonzero(visible.any(0))
         assert blocks == columns[-1] // figure.SIZE - columns[0] // figure.SIZE + 1
 
 
@@ -56,7 +56,7 @@ def _lengths(order, mask, programs):
 
 @pytest.mark.parametrize("mask", ["causal", "packed texts"])
 def test_few_heads_at_a_time_is_the_table_of_the_kernel(mask, monkeypatch):
-    monkeypatch.setattr(schedule, "BOUNDARY", 0)  # the picture counts blocks alone
+    monkeypatch.setattr(schedule, "BOUNDARY", 0)  # the figure counts only blocks
     schedule._longest_first.cache_clear()
     problem = figure.problem(mask)._replace(device=figure.torch.device("cpu"))
     table, starts, programs = schedule.table(problem, figure.SIZE, figure.SIZE, 8)

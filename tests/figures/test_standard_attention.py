@@ -14,7 +14,7 @@ states = pytest.mark.parametrize("state", STATES, ids=str)
 
 
 @states
-def test_the_last_step_has_moved_what_the_closed_form_says(state):
+def test_the_last_step_has_moved_the_bytes_of_the_closed_form(state):
     standard, fused = figure.trace(state)["runs"]
     assert standard["moved"] == standard_attention.moved(1024, 64, mask=state.mask, dropout=state.dropout)
     assert fused["moved"] == tiling.fa2_traffic(1024, 1024, 64, 256, 256, dtype=np.float16).total()
@@ -23,7 +23,7 @@ def test_the_last_step_has_moved_what_the_closed_form_says(state):
 
 @states
 def test_the_lines_are_the_bill(state):
-    """Name by name, and each line adds its bytes."""
+    """The bytes of each tensor agree with the memory's, and each line adds its own."""
     Q, K, V = np.random.default_rng(0).normal(size=(3, 1024, 64)).astype(np.float16)
     memory = Memory()
     mask = masks.causal() if state.mask else None
@@ -32,8 +32,8 @@ def test_the_lines_are_the_bill(state):
     )
     bill, moved = {}, 0
     for line in figure.trace(state)["runs"][0]["lines"]:
-        booked = line["kind"], line["name"]
-        bill[booked] = bill.get(booked, 0) + line["nbytes"]
+        entry = line["kind"], line["name"]
+        bill[entry] = bill.get(entry, 0) + line["nbytes"]
         moved += line["nbytes"]
         assert line["moved"] == moved
     assert bill == memory.bytes
@@ -41,7 +41,7 @@ def test_the_lines_are_the_bill(state):
 
 @states
 def test_rows_have_the_bytes_of_their_line(state):
-    """The picture's areas are bytes: rows times columns times bytes per number."""
+    """The areas of the picture are bytes: rows times columns times bytes per number."""
     for run in figure.trace(state)["runs"]:
         for line in run["lines"]:
             columns, size = {"lse": (1, 4), "Z": (1024, 1)}.get(line["name"], (1024, 2))
@@ -50,15 +50,15 @@ def test_rows_have_the_bytes_of_their_line(state):
 
 
 @states
-def test_what_is_loaded_was_stored_before(state):
+def test_every_loaded_row_was_stored_before(state):
     for run in figure.trace(state)["runs"]:
-        there = {(name, row) for name in "QKV" for row in range(1024)}
+        stored = {(name, row) for name in "QKV" for row in range(1024)}
         for line in run["lines"]:
             rows = {(line["name"], row) for row in range(*line["rows"])}
             if line["kind"] == "store":
-                there |= rows
+                stored |= rows
             else:
-                assert rows <= there
+                assert rows <= stored
 
 
 def test_no_square_matrix_is_in_slow_memory_when_attention_is_fused():
@@ -67,7 +67,7 @@ def test_no_square_matrix_is_in_slow_memory_when_attention_is_fused():
     assert any("S_ij" in dict(line["resident"]) for line in fused["lines"])
 
 
-def test_counted_beside_the_paper():
+def test_the_counted_bytes_are_those_of_the_paper():
     total = figure.counted(figure.State())
     assert {way: round(nbytes / 1e9, 2) for way, nbytes in total.items()} == {"standard": 40.27, "fused": 4.43}
     assert total["fused"] == 33 * 1024 * (1024 * 64 * 2)  # 33 passes over N x d
@@ -76,7 +76,7 @@ def test_counted_beside_the_paper():
     assert figure.counted(figure.State(mask=False, dropout=False))["standard"] < total["standard"]
 
 
-def test_a_tip_shows_the_line_that_moves():
+def test_a_tip_shows_the_line_that_loads_or_stores():
     for line in figure.trace(figure.State())["runs"][0]["lines"]:
         assert f"memory.{line['kind']}(" in line["code"]
         if line["number"] in (2, 4):  # mask and dropout name their matrices

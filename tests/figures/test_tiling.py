@@ -26,7 +26,7 @@ def mask(state):
 
 
 @states
-def test_the_last_bill_is_flashlabs(state):
+def test_the_last_bill_is_that_of_the_reference(state):
     standard, fa1, fa2 = figure.trace(state)["runs"]
     for run, traffic in ((fa1, tiling.fa1_traffic), (fa2, tiling.fa2_traffic)):
         bill = {(line["kind"], line["name"]): line["bill"] for line in run["lines"]}
@@ -49,14 +49,14 @@ def test_each_line_adds_its_bytes_and_counts_its_tile(state):
 @states
 def test_every_score_is_computed_unless_the_mask_skips_its_tile(state):
     standard, *fused = figure.trace(state)["runs"]
-    seen = np.tri(state.N, dtype=bool) if state.causal else np.ones((state.N, state.N), bool)
+    visible = np.tri(state.N, dtype=bool) if state.causal else np.ones((state.N, state.N), bool)  # [N, N]
     for run in fused:
-        visited = np.zeros((state.N, state.N), bool)
+        visited = np.zeros((state.N, state.N), bool)  # [N, N]
         for line in run["lines"]:
             if line["tile"]:
                 rows, cols = line["tile"]
                 visited[slice(*rows), slice(*cols)] = True
-        assert visited[seen].all()
+        assert visited[visible].all()
         assert not any(line["name"][0] in "SP" for line in run["lines"])
         if state.causal:
             assert not visited.all()
@@ -72,7 +72,7 @@ def test_the_clock_has_every_moment_of_every_run(state):
 
 
 @states
-def test_what_is_resident_is_what_the_memory_held(state):
+def test_the_peak_of_resident_bytes_is_that_of_the_memory(state):
     Q, K, V = (tensor[: state.N] for tensor in data.captured("alice").head())
     memory = Memory()
     tiling.fa2_forward(Q, K, V, state.Br, state.Bc, Rules(mask=mask(state)), memory=memory)
@@ -95,7 +95,7 @@ def test_describe_has_the_numbers():
     assert "Standard attention has not begun" in figure.describe(figure.State(step=0))
 
 
-def test_what_does_not_fit_is_said():
+def test_the_words_say_where_tiles_do_not_fit():
     state = figure.State(N=256, Br=64)
     fitting = [
         sum(nbytes for _, nbytes in line["resident"]) <= figure.SRAM_BYTES
@@ -109,7 +109,7 @@ def test_what_does_not_fit_is_said():
 
 @pytest.mark.skipif(drawn.NODE is None, reason="needs node")
 def test_scores_in_slow_memory_are_hatched_and_those_that_stay_on_the_chip_are_not():
-    """In grey both have one lightness."""
+    """Without colour, both have the same lightness."""
     (drawing,) = drawn.draw(figure, [figure.State()])
     cells = re.findall(r'<g [^>]*aria-label="scores of queries[^"]*"[^>]*>.*?</g>', drawing["markup"])
     moving = re.compile("goes|comes")
@@ -120,7 +120,7 @@ def test_scores_in_slow_memory_are_hatched_and_those_that_stay_on_the_chip_are_n
 
 
 def test_a_kernels_events_are_replayed():
-    """As the interpreter books them: a slice for each of a tensor's dimensions, programs in an order of their own."""
+    """They are as the interpreter records them: a slice for each dimension of a tensor, programs in any order."""
 
     def move(kind, name, rows):
         return Event(kind, name, (slice(0, 1), slice(0, 1), slice(*rows), slice(0, 8)), 8 * (rows[1] - rows[0]))

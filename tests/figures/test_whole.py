@@ -1,4 +1,4 @@
-"""The picture of the whole algorithm: its tile is at the crossing, its words are legible and name the lessons."""
+"""The picture of the whole algorithm: where its tile is, and that its words are legible and name the lessons."""
 
 from itertools import combinations
 
@@ -12,7 +12,7 @@ from tests.figures.test_charts import drawing_of
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """The matplotlib figure of the picture, laid out."""
+    """Return the matplotlib figure of the picture, after its layout."""
     pictures = []
     monkeypatch.setattr(whole, "Chart", lambda figure, *more: pictures.append(figure) or charts.Chart(figure, *more))
     whole.picture()
@@ -22,13 +22,13 @@ def drawn(monkeypatch):
 
 def test_the_tile_of_scores_is_in_the_row_of_its_queries_and_the_column_of_its_keys(drawn):
     colors = {"Q": whole.style.Q, "K": whole.style.K, "S": whole.style.S}
-    found = {}
+    boxes = {}
     for patch in drawn.axes[0].patches:
         for name, color in colors.items():
             if patch.get_facecolor()[:3] == pytest.approx(to_rgb(color)):
-                found[name] = patch.get_bbox()
-    assert (found["S"].y0, found["S"].y1) == pytest.approx((found["Q"].y0, found["Q"].y1))
-    assert (found["S"].x0, found["S"].x1) == pytest.approx((found["K"].x0, found["K"].x1))
+                boxes[name] = patch.get_bbox()
+    assert (boxes["S"].y0, boxes["S"].y1) == pytest.approx((boxes["Q"].y0, boxes["Q"].y1))
+    assert (boxes["S"].x0, boxes["S"].x1) == pytest.approx((boxes["K"].x0, boxes["K"].x1))
 
 
 def test_no_word_covers_another_or_leaves_the_picture(drawn):

@@ -1,4 +1,4 @@
-"""A check reports what the interpreter takes and a GPU's compiler refuses, and is silent where both agree."""
+"""A check reports a kernel that the interpreter accepts and a GPU's compiler refuses, and no other."""
 
 from functools import partial
 
@@ -29,19 +29,19 @@ REFUSED = {
 
 
 def refusal(name, attempt):
-    noted = forked.run(partial(outcomes.launches, find(name), attempt), 600)
-    assert noted.end == "", noted.printed[-1]
-    return compiles.refusal(noted.values[0])
+    run = forked.run(partial(outcomes.launches, find(name), attempt), 600)
+    assert run.end == "", run.printed[-1]
+    return compiles.refusal(run.values[0])
 
 
 @pytest.mark.parametrize("name", long_except(QUICK, KERNELS))
-def test_what_the_course_shows_compiles(name):
+def test_the_kernels_of_the_course_compile(name):
     assert set(KERNELS) >= QUICK
     assert refusal(name, find(name).reference) is None
 
 
 @pytest.mark.parametrize("what", long_except(list(REFUSED)[:1], REFUSED))
-def test_what_a_gpu_refuses_is_told(what):
+def test_a_refusal_of_the_compiler_is_reported(what):
     old, new, message = REFUSED[what]
     assert message in refusal("triton_forward.forward", edited(find("triton_forward.forward").reference, old, new))
 
@@ -62,7 +62,7 @@ def add_with_a_global(x, y, z, N, Bc: tl.constexpr):
     tl.store(z + columns, LARGE * tl.load(x + columns, inside) + tl.load(y + N - 1 - columns, inside), inside)
 
 
-def test_a_right_kernel_that_does_not_compile_is_right_and_told(capsys):
+def test_a_right_kernel_that_does_not_compile_is_right_and_gets_a_warning(capsys):
     check("first_triton_kernel.add", add_with_a_global)
     printed = capsys.readouterr().out
     assert (

@@ -1,4 +1,4 @@
-"""Drawn cases are the same in every process, grow, and the smallest one that fails is shown."""
+"""Cases that are drawn at random are the same again, and the smallest one that fails is shown."""
 
 import numpy as np
 
@@ -34,7 +34,7 @@ def floats(cases):
 
 
 def test_inputs_are_finite_or_hidden():
-    """No draw overflows: what is not finite is -inf, a mask, or an inf of which an edge has an example."""
+    """No draw has NaN; -inf is a mask, and inf occurs only if an edge case has it."""
     for name, exercise in drawn().items():
         has_infinity = any((leaf == np.inf).any() for leaf in floats(exercise.edges))
         for leaf in floats(outcomes.cases(exercise)):

@@ -1,4 +1,4 @@
-"""A check is true whatever the machine is doing, and leaves nothing behind."""
+"""The verdict of a check is true on a busy machine, too, and the check leaves no process, thread or file open."""
 
 import io
 import math
@@ -21,9 +21,9 @@ torch = pytest.importorskip("torch")
 kernels = pytest.importorskip("flashlab.kernels")
 tl, triton = kernels.tl, kernels.triton
 
-HANGS = 600.0  # seconds of patience that end what hangs, and nothing else
+HANGS = 600.0  # seconds of patience that only work that hangs exceeds
 
-# Checks, right after wrong, with some patience; prints what a check said that it may not say, and what was left.
+# Check right answers after wrong ones, with some patience; print false verdicts, and processes and threads that remain.
 LEARNER = """
 import contextlib, io, os, sys, threading
 from pathlib import Path
@@ -57,17 +57,17 @@ print("marks", marks)
 
 
 def learners(folder, count, times, patience):
-    """Run several learners at once, each with a patience, and yield that, the exit status, and what each printed."""
+    """Run several learners at once, and yield the patience, the exit status and the output of each."""
     names = ["first_triton_kernel.add", "triton_forward.update", "online_softmax.merge", "triton_backward.delta"]
     command = [sys.executable, "-c", LEARNER]
-    started = [
+    processes = [
         subprocess.Popen(
             [*command, names[at % 4], str(patience[at % len(patience)]), str(times), str(folder / "progress.json")],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
         for at in range(count)
     ]  # fmt: skip
-    for at, process in enumerate(started):
+    for at, process in enumerate(processes):
         out, _ = process.communicate()
         yield patience[at % len(patience)], process.returncode, out
 
@@ -88,7 +88,7 @@ def test_right_after_wrong_is_right_on_a_busy_machine(tmp_path):
 @pytest.mark.exhaustive
 @pytest.mark.skipif(not forked.forks(), reason="no process of its own here")
 def test_twelve_learners_on_one_machine(tmp_path):
-    """300 checks of right after wrong, most with little patience: the load on which the first judge broke."""
+    """156 right answers, each after a wrong one, most with little patience: the first version failed at this load."""
     assert_true(learners(tmp_path, 12, 13, [0.1, 1, 8, HANGS]))
 
 
@@ -104,15 +104,15 @@ def test_work_sends_what_it_yields_and_what_it_printed():
     assert [text.strip() for text in run.printed] == ["before", "", "after"]
 
 
-def test_nothing_that_work_does_comes_back():
-    kept = []
+def test_no_side_effect_of_work_reaches_the_parent():
+    numbers = []
 
     def work():
-        kept.append(1)
+        numbers.append(1)
         os.environ["FLASHLAB_TEST"] = np.add = "changed"
-        yield len(kept)
+        yield len(numbers)
 
-    assert forked.run(work, HANGS).values == [1] and kept == [] and np.add(1, 1) == 2
+    assert forked.run(work, HANGS).values == [1] and numbers == [] and np.add(1, 1) == 2
     assert "FLASHLAB_TEST" not in os.environ
 
 
@@ -136,7 +136,7 @@ def test_patience_ends_for_work_that_computes_nothing(monkeypatch):
     assert forked.run(lambda: iter([time.sleep(600)]), 0).end == "patience"
 
 
-def test_an_error_ends_work_and_is_told():
+def test_an_error_ends_work_and_is_printed():
     def work():
         yield 1
         raise ValueError("so")
@@ -158,7 +158,7 @@ os.register_at_fork(after_in_parent=lambda: [hook() for hook in HOOKS])
 
 @pytest.mark.skipif(not forked.forks(), reason="no process of its own here")
 def test_an_interrupt_while_a_process_is_forked_is_not_lost():
-    """Python swallows what a hook of os.fork raises, so there KeyboardInterrupt must not be raised."""
+    """Python ignores an exception in a hook of os.fork, so KeyboardInterrupt must not be raised there."""
     before = children()
     HOOKS.append(lambda: signal.raise_signal(signal.SIGINT))
     try:
@@ -210,8 +210,8 @@ def test_a_thread_takes_the_place_of_a_process(monkeypatch):
     assert run.values == [1] and run.end == "patience"
 
 
-def test_the_stream_of_a_thread_leaves_the_notebooks_stream_alone_when_it_is_deleted():
-    """That one may be closed by then; since Python 3.13 the error of a flush is printed."""
+def test_the_stream_of_a_thread_does_not_flush_the_notebooks_stream_when_it_is_deleted():
+    """The notebook's stream may be closed by then. Since Python 3.13, the error of such a flush is printed."""
     onward, flushed = io.StringIO(), []
     onward.flush = lambda: flushed.append(True)
     apart = in_place._Apart(threading.current_thread(), io.StringIO(), onward)
@@ -227,7 +227,7 @@ def copy(x, y, N, B: tl.constexpr):
     tl.store(y + at, tl.load(x + at, mask=at < N))
 
 
-def test_memory_never_written_reads_nan():
+def test_memory_that_was_never_written_is_read_as_nan():
     if not kernels.INTERPRETED:
         pytest.skip("a compiled kernel cannot be watched")
     before = torch.empty, np.empty, triton.runtime.interpreter.InterpreterBuilder.create_masked_load

@@ -1,4 +1,4 @@
-"""A case of a kernel is launched once: what it loads and stores is counted while it runs."""
+"""A kernel is launched once for each case: its loads and stores are counted in the same run."""
 
 from dataclasses import replace
 
@@ -14,19 +14,19 @@ pytestmark = pytest.mark.skipif(not INTERPRETED, reason="a GPU counts nothing")
 
 
 def test_reference_and_attempt_are_launched_once_per_case():
-    exercise = replace(find("first_triton_kernel.add"), once=())  # laws whose inputs are their own
-    cases, found = outcomes.cases(exercise), []
-    with launches_noted(lambda *launch: found.append(launch)):
+    exercise = replace(find("first_triton_kernel.add"), once=())  # no laws with inputs of their own
+    cases, launches = outcomes.cases(exercise), []
+    with launches_noted(lambda *launch: launches.append(launch)):
         list(outcomes.expected(exercise))
-        assert len(found) == len(cases)
-        ran = list(outcomes.outcomes(exercise, copied(exercise.reference)))
-    assert len(found) == 2 * len(cases) and not any(outcome.broke for outcome in ran)
+        assert len(launches) == len(cases)
+        results = list(outcomes.outcomes(exercise, copied(exercise.reference)))
+    assert len(launches) == 2 * len(cases) and not any(outcome.broke for outcome in results)
 
 
 def test_loads_and_stores_are_those_of_each_program():
     exercise = find("first_triton_kernel.add")
     (args,) = (case.args for case in outcomes.cases(exercise) if case.property == "two blocks, the second one not full")
-    with programs.noted() as found:
+    with programs.noted() as events:
         exercise.run(exercise.reference)(*args)
-    moved = [[(event.kind, event.name, event.nbytes) for event in program] for program in found]
+    moved = [[(event.kind, event.name, event.nbytes) for event in program] for program in events]
     assert moved == [[("load", "x", n), ("load", "y", n), ("store", "z", n)] for n in (16, 8)]

@@ -564,7 +564,7 @@ def test_bad_input_gets_a_sentence(error, message, change):
         (TypeError, "causal must be True or False, got 1", {"causal": 1}),
         (
             TypeError,
-            "of a boolean tensor, dense(seen), got Tensor torch.bool [3, 3]",
+            "dense(seen) for a boolean tensor, got Tensor torch.bool [3, 3]",
             {"mask": torch.ones(3, 3, dtype=torch.bool)},
         ),
         (ValueError, "give one of the two", {"causal": True, "mask": masks.window(3)}),

@@ -1,4 +1,4 @@
-"""Every formula of the library refuses arguments of another kind or size in one sentence, instead of answering."""
+"""Every formula of the library refuses arguments of a wrong type or size with a sentence of one line."""
 
 import importlib
 import inspect
@@ -65,7 +65,7 @@ def formulas():
 
 
 def wrong_arguments(function):
-    """Yield arguments of a formula of which one is wrong."""
+    """Yield lists of arguments for a formula, each with one wrong argument."""
     parameters = inspect.signature(function).parameters.values()
     valid = {it.name: VALID.get(it.annotation, np.float32) for it in parameters if it.default is it.empty}
     for it in parameters:
@@ -74,7 +74,7 @@ def wrong_arguments(function):
 
 
 def refused(call):
-    """Return the sentence, of one line, with which a call is refused."""
+    """Assert that a call is refused with a sentence of one line, and return that."""
     with pytest.raises((TypeError, ValueError)) as error:
         call()
     assert "\n" not in str(error.value)
@@ -87,7 +87,7 @@ def test_there_are_formulas():
 
 
 @pytest.mark.parametrize("name, function", [it for it in formulas() if it[0] not in UNCHECKED])
-def test_a_formula_refuses_what_is_no_number_of_its_kind(name, function):
+def test_a_formula_refuses_an_argument_of_a_wrong_type_or_size(name, function):
     for arguments in wrong_arguments(function):
         assert ", got " in refused(lambda arguments=arguments: function(**arguments)), arguments
 
@@ -97,7 +97,7 @@ RECORDS = {Dropout: {"p": 0.1, "seed": 1}, pipeline.Budget: {}, pipeline.Design:
 
 
 @pytest.mark.parametrize("record", RECORDS)
-def test_a_record_refuses_what_is_no_number_of_its_kind(record):
+def test_a_record_refuses_a_field_of_a_wrong_type_or_size(record):
     for field, kind in inspect.get_annotations(record).items():
         for x in WRONG.get(kind, ()):
             assert refused(lambda wrong={field: x}: record(**RECORDS[record] | wrong)).startswith(field)
@@ -168,7 +168,7 @@ DTYPES = {
 
 @pytest.mark.parametrize("dtype", ["float33", None, torch.float16, 3])
 @pytest.mark.parametrize("call", DTYPES.values(), ids=DTYPES)
-def test_a_dtype_of_numpy_is_one(call, dtype):
+def test_only_dtypes_of_numpy_are_accepted(call, dtype):
     assert refused(lambda: call(dtype)).startswith("dtype must be a dtype of numpy, such as np.float16, got ")
 
 

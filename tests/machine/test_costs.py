@@ -1,4 +1,4 @@
-"""The costs of a run: FLOPs counted from the matrix products themselves, errors, and who pays for what memory."""
+"""The costs of a run: FLOPs counted in its matrix products, bytes, and errors."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The cards: every number has a document, and what is derived from them is what the papers print."""
+"""The cards: every number has a source, and the numbers derived from them are those of the papers."""
 
 import pytest
 
@@ -10,7 +10,7 @@ cards = pytest.mark.parametrize("card", CARDS.values(), ids=CARDS)
 
 
 @cards
-def test_every_number_has_a_source_and_no_source_is_without_its_number(card):
+def test_every_number_has_a_source_and_every_source_a_number(card):
     names = {name for name in NUMBERS if getattr(card, name) is not None}
     assert set(hardware.sources(card)) == names | set(hardware.PerSM._fields)
     assert all(len(document) > 10 for document in hardware.sources(card).values())
@@ -20,7 +20,7 @@ def test_every_number_has_a_source_and_no_source_is_without_its_number(card):
 def test_a_block_gets_less_than_the_sm_and_the_sm_less_than_the_array(card):
     per_sm = card.per_sm
     assert per_sm.block_bytes <= per_sm.smem_bytes < per_sm.sram_bytes
-    assert card.capability == "7.5" or per_sm.smem_bytes - per_sm.block_bytes == KiB  # kept by the system
+    assert card.capability == "7.5" or per_sm.smem_bytes - per_sm.block_bytes == KiB  # 1 KiB is reserved by the system
 
 
 @cards
@@ -61,7 +61,7 @@ def test_derived_numbers_are_those_of_the_papers(value, printed):
 
 @pytest.mark.parametrize("card, flops", [(T4, 1024), (A100, 2048), (H100, 4096), (B200, 8192)])
 def test_products_per_clock_are_a_power_of_two(card, flops):
-    """Source of the last three: FlashAttention-4, section 2.2."""
+    """The numbers of A100, H100 and B200 are those of FlashAttention-4, section 2.2."""
     assert hardware.flops_per_clock(card) == flops
     assert hardware.flop_rate(card) == pytest.approx(flops * card.sms * card.clock, rel=5e-3)
 
@@ -74,19 +74,19 @@ def test_tensor_memory_came_with_blackwell():
 @cards
 def test_one_sm_has_its_share(card):
     whole, share = hardware.levels(card), hardware.levels(card, one_sm=True)
-    for all_of_it, one in zip(whole, share, strict=True):
-        assert one.name == all_of_it.name and one.cycles == all_of_it.cycles
-        assert (one.rate is None) == (all_of_it.rate is None)
-        assert one.rate is None or one.rate == pytest.approx(all_of_it.rate / card.sms)
+    for total, one in zip(whole, share, strict=True):
+        assert one.name == total.name and one.cycles == total.cycles
+        assert (one.rate is None) == (total.rate is None)
+        assert one.rate is None or one.rate == pytest.approx(total.rate / card.sms)
     assert [level.nbytes for level in share[:2]] == [256 * KiB, card.per_sm.sram_bytes]
-    assert share[2:][0].nbytes == card.l2_bytes  # every SM sees all of it
+    assert share[2].nbytes == card.l2_bytes  # every SM sees all of it
 
 
-def test_what_is_not_verified_is_none():
+def test_a_number_that_no_source_verifies_is_none():
     assert B200.float32 is None and B200.l2_rate is None and H100.latency is None and A100.float8 is None
 
 
-def test_what_is_missing_is_missing_for_a_reason():
+def test_a_missing_number_has_a_reason():
     assert "disagree" in hardware.missing(B200, "float32")
     for card in CARDS.values():
         if card.float8 is None:

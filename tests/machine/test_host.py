@@ -1,4 +1,4 @@
-"""The description of this machine, and the two speeds that are measured on it."""
+"""The description of this machine, and its two measured speeds: copies and matrix products."""
 
 import numpy as np
 import pytest
@@ -46,6 +46,6 @@ def test_the_fastest_attempt_counts_and_the_first_call_does_not(monkeypatch):
         (lambda: host.matmul_rate(4, repeats=0), "repeats must be a whole number from 1 on, got 0"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(measure, message):
+def test_sizes_and_repeats_below_the_least_are_refused(measure, message):
     with pytest.raises(ValueError, match=message):
         measure()

@@ -5,7 +5,7 @@ from flashlab.machine.memory import Event, FastMemoryFull, Memory, replay
 from flashlab.reference import recomputation, tiling
 
 
-def test_every_byte_is_booked_under_its_tensor_and_direction():
+def test_every_byte_is_counted_under_its_tensor_and_direction():
     memory = Memory()
     memory.place(x=np.arange(12, dtype=np.float32).reshape(3, 4))
     memory.reserve("y", (3, 4), np.float32)
@@ -15,7 +15,7 @@ def test_every_byte_is_booked_under_its_tensor_and_direction():
     assert memory.events[0] == Event("load", "x", (slice(0, 2),), 32)
 
 
-def test_what_is_never_stored_is_nan():
+def test_an_element_that_is_never_stored_is_nan():
     memory = Memory()
     memory.reserve("y", (2,), np.float32)
     memory.store("y", np.ones(1, np.float32), slice(0, 1))
@@ -44,7 +44,7 @@ def test_a_tile_replaces_the_previous_one_of_its_name():
     assert memory.resident == {"K": 32} and memory.peak_bytes == 32
 
 
-def test_what_does_not_fit_is_named_with_its_bytes():
+def test_tiles_that_do_not_fit_are_named_with_their_bytes():
     memory = Memory(sram_bytes=100)
     memory.place(Q=np.zeros(8), K=np.zeros(8))
     memory.load("Q")
@@ -86,13 +86,13 @@ def test_a_memory_that_does_not_record_has_the_same_bill():
         memory.place(x=np.zeros(4))
         memory.hold(a=memory.load("x"))
         memory.drop("a")
-    kept, forgotten = memories
-    assert len(kept.events) == 3 and len(forgotten.events) == 0
-    assert kept.bytes == forgotten.bytes and kept.peak == forgotten.peak
+    with_events, without = memories
+    assert len(with_events.events) == 3 and len(without.events) == 0
+    assert with_events.bytes == without.bytes and with_events.peak == without.peak
 
 
 def two_kernels():
-    """A run of two kernels in which tiles come, are replaced, are dropped, and are written back."""
+    """Return the memory of two kernels that load, replace, drop and store tiles."""
     memory = Memory()
     memory.place(x=np.arange(8, dtype=np.float32))
     memory.reserve("y", (8,), np.float32)
@@ -135,7 +135,7 @@ def test_a_replay_ends_where_the_memory_ended():
     assert memory.peak in [moment.resident for moment in moments]
 
 
-def test_places_are_spans_whatever_the_index_was():
+def test_places_are_spans_for_every_kind_of_index():
     events = [Event("kernel", "k", (2, 0), 0), Event("load", "x", (slice(1, 3), 4, np.array([5, 9])), 8)]
     first, second = replay(events)
     assert (first.program, first.place) == ((2, 0), ()) == (second.program, first.place)

@@ -1,4 +1,4 @@
-"""placements: every token has one owner, every visible score one block."""
+"""Placements of tokens on ranks: every token has one owner, every visible score is in one block."""
 
 import itertools
 
@@ -12,8 +12,8 @@ WINDOWS = [(None, None), (None, 0), (3, 0), (0, 0), (2, 5), (None, 2), (4, None)
 TEXTS = [None, (0, 1, 9, 10, 40), (0, 23, 40)]
 
 
-def seen(N, left, right, documents):
-    """The mask of the whole sequence, [N, N]."""
+def dense(N, left, right, documents):
+    """Return the mask of the whole sequence, [N, N]."""
     i, j = np.ogrid[:N, :N]
     visible = (j >= i - (N if left is None else left)) & (j <= i + (N if right is None else right))
     if documents:
@@ -23,14 +23,13 @@ def seen(N, left, right, documents):
 
 
 def covered(blocks, shape):
-    """How many blocks hold each score, by the definition of a window that is aligned at the lower right."""
+    """Return how many blocks contain each score, with their windows aligned at the lower right."""
     count = np.zeros(shape, int)
     for rows, cols, left, right in blocks:
         Nq, Nk = rows[1] - rows[0], cols[1] - cols[0]
-        own = np.arange(Nq)[:, None] + Nk - Nq
-        j = np.arange(Nk)
-        inside = (j >= own - (Nk + Nq if left is None else left)) & (j <= own + (Nk + Nq if right is None else right))
-        assert inside.any(1).all() or left is not None, "rows that see nothing are trimmed"
+        i, j = np.arange(Nk - Nq, Nk)[:, None], np.arange(Nk)  # [Nq, 1], [Nk]
+        inside = (j >= i - (Nk + Nq if left is None else left)) & (j <= i + (Nk + Nq if right is None else right))
+        assert inside.any(1).all() or left is not None, "no block has rows that see nothing"
         count[slice(*rows), slice(*cols)] += inside
     return count
 
@@ -48,22 +47,22 @@ def test_every_token_has_one_owner(name, N, P):
 @pytest.mark.parametrize("documents", TEXTS, ids=str)
 @pytest.mark.parametrize("left, right", WINDOWS)
 @pytest.mark.parametrize("name", ranks.PLACEMENTS)
-def test_blocks_cover_what_is_seen_once(name, left, right, documents):
+def test_blocks_cover_each_visible_score_once(name, left, right, documents):
     for N, P in SIZES:
         texts = documents and tuple(sorted({min(end, N) for end in documents}))
         placement = ranks.placement_of(name, N, P)
-        whole = seen(N, left, right, texts)
+        whole = dense(N, left, right, texts)
         for queries, keys in itertools.product(placement, placement):
             rows, cols = ([p for run in runs for p in run] for runs in (queries, keys))
-            found = ranks.blocks(queries, keys, left, right, texts)
-            expected = whole[np.ix_(rows, cols)]
-            assert (covered(found, expected.shape) == expected).all(), (N, P, queries, keys, found)
-            assert sum(block.pairs for block in found) == expected.sum()
-            assert all((end is None or end >= 0) for block in found for end in block[2:])
+            blocks = ranks.blocks(queries, keys, left, right, texts)
+            expected = whole[np.ix_(rows, cols)]  # [queries, keys] of these two ranks
+            assert (covered(blocks, expected.shape) == expected).all(), (N, P, queries, keys, blocks)
+            assert sum(block.pairs for block in blocks) == expected.sum()
+            assert all((end is None or end >= 0) for block in blocks for end in block[2:])
 
 
 def test_causal_zigzag_is_one_block_per_step():
-    """Own keys: one causal square. Of a lower rank: the first half of its keys. Of a higher: the second half of Q."""
+    """Own keys: a causal square. Keys of a lower rank: their first half. Keys of a higher one: the second half of Q."""
     placement = ranks.zigzag(32, 4)
     assert ranks.blocks(placement[1], placement[1], None, 0) == (((0, 8), (0, 8), None, 0),)
     assert ranks.blocks(placement[2], placement[1], None, 0) == (((0, 8), (0, 4), None, None),)
@@ -87,7 +86,7 @@ def test_a_window_ends_the_ring_early():
 
 
 @pytest.mark.parametrize("arguments", [("spiral", 8, 2), ("zigzag", -1, 2), ("zigzag", 8, 0)])
-def test_no_layout_is_told_so(arguments):
+def test_a_wrong_placement_is_refused(arguments):
     with pytest.raises(ValueError, match="expected a placement|must be a whole number"):
         ranks.placement_of(*arguments)
 

@@ -1,4 +1,4 @@
-"""The order of turns, and the GPU timer on a machine without one."""
+"""The order of turns, and the GPU timer with a fake GPU."""
 
 import collections
 import statistics
@@ -9,7 +9,7 @@ import torch
 from flashlab.machine import timing
 
 
-def test_everyone_has_one_turn_per_round_and_each_round_starts_one_later():
+def test_each_name_has_one_turn_per_round_and_each_round_starts_one_later():
     assert list(timing.round_robin("abc", 4)) == list("abcbcacababc")
 
 

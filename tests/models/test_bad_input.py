@@ -1,4 +1,4 @@
-"""A function for models refuses an argument under the name that the caller gave it, and in one sentence."""
+"""A function for models refuses a wrong argument in one sentence, which names it as the caller does."""
 
 import math
 import re
@@ -36,9 +36,9 @@ WRONG = {
 @pytest.mark.parametrize("attention", ATTENTIONS)
 def test_tensors_are_named_as_the_caller_names_them(attention, wrong, name):
     change, sentence = WRONG[wrong]
-    with pytest.raises((TypeError, ValueError)) as refused:
+    with pytest.raises((TypeError, ValueError)) as error:
         ATTENTIONS[attention](**QKV | {name: change(QKV[name])})
-    message = str(refused.value)
+    message = str(error.value)
     assert sentence.format(name) in message and not re.search(r"\b[qkv]\b|\n", message), message
 
 
@@ -53,7 +53,7 @@ def sdpa(**options):
 
 
 X = torch.ones(1, 2, 5, 16, device=DEVICE)
-NAMED = {
+REFUSED = {  # sentence: call
     "x must have the dtype of the parameters, torch.float32, got torch.float16": lambda: FlashAttention(
         16, 2, device=DEVICE
     )(X[0].half()),
@@ -97,12 +97,12 @@ NAMED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("sentence", NAMED)
+@pytest.mark.parametrize("sentence", REFUSED)
 def test_a_message_names_the_argument_and_what_was_passed(sentence):
-    assert_refused(NAMED[sentence], sentence)
+    assert_refused(REFUSED[sentence], sentence)
 
 
-@pytest.mark.skipif(not INTERPRETED, reason="a GPU does not look at values")
+@pytest.mark.skipif(not INTERPRETED, reason="on a GPU, values are not checked")
 def test_masks_and_sinks_of_nan_are_refused():
     with pytest.raises(ValueError, match="attn_mask must hold finite numbers of float32, or -inf, got nan"):
         sdpa(attn_mask=torch.full((5, 5), math.nan))

@@ -1,4 +1,4 @@
-"""With a cache, tokens that come in parts get the outputs that they get together."""
+"""With a cache, tokens that are computed in parts get the outputs of one pass over all of them."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The drop-in means what torch means by it, the module equals a dense one, and both refuse what they cannot do."""
+"""The drop-in computes what torch's function does, the module equals a dense one, and both refuse wrong arguments."""
 
 import re
 
@@ -20,13 +20,13 @@ def randn(*shape, dtype=torch.float32, seed=0):
 
 
 def plain_sdpa(*tensors, **options):
-    """Torch's SDPA as plain products: its fused kernels for GPUs refuse some masks and lack some gradients."""
+    """Return torch's SDPA by plain products: its fused kernels for GPUs refuse some masks and lack some gradients."""
     with sdpa_kernel(SDPBackend.MATH):
         return F.scaled_dot_product_attention(*tensors, **options)
 
 
 def results(function, tensors, dtype, **options):
-    """Output and gradients of a function of query, key and value."""
+    """Return the output and the gradients of a function of query, key and value."""
     tensors = [tensor.to(dtype, copy=True).requires_grad_() for tensor in tensors]
     O = function(*tensors, **options)
     dO = randn(*O.shape, seed=9).to(dtype)
@@ -77,11 +77,11 @@ def test_sdpa_broadcasts_leading_dimensions():
 
 
 @pytest.mark.parametrize("batch", [(2,), (), (2, 2)], ids=str)
-def test_sdpa_shares_key_heads_out_where_asked(batch):
+def test_sdpa_shares_key_heads_under_enable_gqa(batch):
     assert_is_torchs([(*batch, 4, 9, 16), (*batch, 2, 12, 16), (*batch, 2, 12, 16)], enable_gqa=True)
 
 
-def test_sdpa_refuses_unequal_heads_unless_asked_as_torch_does():
+def test_sdpa_refuses_unequal_heads_without_enable_gqa_as_torch_does():
     q, k = randn(1, 4, 9, 16), randn(1, 2, 9, 16)
     with pytest.raises(RuntimeError):
         F.scaled_dot_product_attention(q, k, k)
@@ -101,7 +101,7 @@ def test_sdpa_takes_masks_as_torch_does(kind, shape):
     assert_is_torchs([(2, 3, 20, 16), (2, 3, 30, 16), (2, 3, 30, 16)], torch.float32, attn_mask=mask, scale=0.3)
 
 
-def test_sdpa_takes_masks_of_more_batches_and_of_none():
+def test_sdpa_takes_masks_with_several_batch_dimensions_and_with_none():
     assert_is_torchs([(2, 2, 3, 9, 16)] * 3, torch.float32, attn_mask=randn(2, 1, 3, 9, 9) > 0)
     assert_is_torchs([(9, 16)] * 3, torch.float32, attn_mask=randn(9, 9) > 0)
 
@@ -121,7 +121,7 @@ def test_sdpa_drops_weights_and_keeps_their_mean(Nq, Nk):
     torch.manual_seed(0)
     q, k = randn(1, 32, Nq, 16), randn(1, 32, Nk, 16)
     ones = torch.ones(1, 32, Nk, 16, device=DEVICE)
-    O = modules.scaled_dot_product_attention(q, k, ones, dropout_p=0.5, is_causal=True)[..., 0]  # sums of kept weights
+    O = modules.scaled_dot_product_attention(q, k, ones, dropout_p=0.5, is_causal=True)[..., 0]  # sums of weights
     assert O.unique().numel() > 100 and abs(O.mean().item() - 1) < 0.1
 
 
@@ -141,7 +141,7 @@ def test_sdpa_drops_weights_and_keeps_their_mean(Nq, Nk):
         ({"enable_gqa": "no"}, TypeError, "enable_gqa must be True or False, got 'no'"),
     ],
 )
-def test_sdpa_refuses_masks_that_are_none(options, error, message):
+def test_sdpa_refuses_wrong_options(options, error, message):
     x = randn(1, 1, 9, 16)
     with pytest.raises(error, match=re.escape(message)):
         modules.scaled_dot_product_attention(x, x, x, **options)
@@ -191,7 +191,7 @@ def test_sdpa_refuses_a_causal_that_is_no_bool(is_causal, Nk):
         modules.scaled_dot_product_attention(q, k, k, is_causal=is_causal)
 
 
-def test_sdpa_wants_heads_where_they_are_grouped():
+def test_sdpa_needs_a_dimension_of_heads_under_enable_gqa():
     x = randn(*(9, 16))
     with pytest.raises(ValueError, match=r"at least the dimensions \[H, N, d\]"):
         modules.scaled_dot_product_attention(x, x, x, enable_gqa=True)
@@ -199,7 +199,7 @@ def test_sdpa_wants_heads_where_they_are_grouped():
 
 @pytest.mark.parametrize("Nq, Nk", [(0, 5), (5, 0), (0, 0)])
 @pytest.mark.parametrize("is_causal", [False, True])
-def test_sdpa_of_nothing_is_nothing_or_zero(Nq, Nk, is_causal):
+def test_sdpa_without_queries_is_empty_and_without_keys_zero(Nq, Nk, is_causal):
     k = randn(*(1, 2, Nk, 16))
     O = modules.scaled_dot_product_attention(randn(*(1, 2, Nq, 16)), k, k, is_causal=is_causal)
     assert O.shape == (1, 2, Nq, 16) and (O == 0).all()
@@ -267,7 +267,7 @@ def test_module_refuses_sizes_that_are_no_whole_numbers_from_one_on(sizes):
     ],
     ids=str,
 )
-def test_module_refuses_options_of_another_kind(option, message):
+def test_module_refuses_options_of_a_wrong_type(option, message):
     with pytest.raises(TypeError, match=message):
         modules.FlashAttention(64, 4, **option)
 
@@ -282,7 +282,7 @@ def test_module_refuses_options_of_another_kind(option, message):
     ],
     ids=["None", "numpy", "sparse", "int64"],
 )
-def test_module_refuses_an_input_that_is_no_dense_tensor_of_numbers(x, message):
+def test_module_refuses_an_input_that_is_no_dense_floating_point_tensor(x, message):
     with pytest.raises(TypeError, match=message):
         modules.FlashAttention(64, 4)(x)
 

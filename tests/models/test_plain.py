@@ -1,4 +1,4 @@
-"""The attentions in torch that ``flash_attention`` is compared with equal the oracle."""
+"""The attentions in torch, with which the course compares ``flash_attention``, equal the oracle."""
 
 import pytest
 import torch
@@ -46,7 +46,7 @@ def test_an_empty_window_is_refused(W):
         windowed(W)
 
 
-def test_another_order_changes_bits_and_no_more():
+def test_another_order_of_keys_changes_only_rounding():
     tensors = qkv(40, 40, d=64)
     plain, other = dense(*tensors, causal=True), reordered(1)(*tensors, causal=True)
     exact = dense(*(x.double() for x in tensors), causal=True)

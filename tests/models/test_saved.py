@@ -1,4 +1,4 @@
-"""The memory that autograd keeps is counted once per piece, and the closed forms equal the count to the byte."""
+"""The memory that autograd saves is counted once per storage, and the closed forms equal the count to the byte."""
 
 import pytest
 import torch
@@ -18,15 +18,15 @@ def qkv(N, d, heads, dtype):
 @pytest.mark.parametrize("N, d, heads, dtype", SHAPES)
 def test_closed_forms_equal_the_count(N, d, heads, dtype):
     sizes = {"d": d, "heads": heads, "itemsize": dtype.itemsize}
-    kept = saving.saved(dense, *qkv(N, d, heads, dtype), causal=True)
-    assert kept.total() == saving.dense_bytes(N, **sizes)
-    kept = saving.saved(kernels.flash_attention, *qkv(N, d, heads, dtype), causal=True)
-    assert kept.total() == saving.flash_bytes(N, **sizes)
+    saved = saving.saved(dense, *qkv(N, d, heads, dtype), causal=True)
+    assert saved.total() == saving.dense_bytes(N, **sizes)
+    saved = saving.saved(kernels.flash_attention, *qkv(N, d, heads, dtype), causal=True)
+    assert saved.total() == saving.flash_bytes(N, **sizes)
 
 
-def test_flash_keeps_nothing_of_size_N_by_N():
-    kept = saving.saved(kernels.flash_attention, *qkv(100, 16, 1, torch.float32), causal=True)
-    assert all(shape.count(100) < 2 for shape in kept)
+def test_flash_saves_nothing_of_size_N_by_N():
+    saved = saving.saved(kernels.flash_attention, *qkv(100, 16, 1, torch.float32), causal=True)
+    assert all(shape.count(100) < 2 for shape in saved)
 
 
 def test_one_memory_counts_once_and_two_count_twice():
@@ -37,7 +37,7 @@ def test_one_memory_counts_once_and_two_count_twice():
     assert saving.saved(lambda: x + y).total() == 0
 
 
-def test_memory_that_is_freed_and_given_out_again_is_counted_each_time():
+def test_memory_that_is_freed_and_allocated_again_is_counted_each_time():
     x = torch.ones(1000, requires_grad=True)
     assert saving.saved(lambda: [torch.exp(x) for _ in range(5)] and None).total() == 5 * 4000
 
@@ -52,6 +52,6 @@ def test_the_longest_text_fits_and_a_longer_one_does_not(nbytes):
 
 
 @pytest.mark.parametrize("room", [float("inf"), float("nan"), -1])
-def test_a_room_without_an_end_is_refused(room):
+def test_a_room_that_is_no_finite_size_is_refused(room):
     with pytest.raises(ValueError, match=f"room must be a finite number at least 0, got {room}"):
         saving.longest(room, saving.flash_bytes, d=64, heads=1, itemsize=2)

@@ -1,4 +1,4 @@
-"""A model of transformers computes the same with ``flash_attention``, whatever masks and scores it asks for."""
+"""A model of transformers computes the same with ``flash_attention``, for all its masks, score functions and caches."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ QKV = [torch.randn(2, heads, 9, 16, generator=torch.Generator().manual_seed(head
 
 
 class Layer(torch.nn.Module):
-    """A layer of a model, as far as ``attend`` looks at it."""
+    """A layer of a model, with the one attribute that ``attend`` reads."""
 
     def __init__(self, is_causal):
         super().__init__()
@@ -21,7 +21,7 @@ class Layer(torch.nn.Module):
 
 
 @pytest.mark.parametrize("layer, argument, causal", [(True, None, True), (False, None, False), (True, False, False)])
-def test_the_argument_decides_on_causality_and_without_it_the_layer(layer, argument, causal):
+def test_is_causal_is_that_of_the_argument_or_else_of_the_layer(layer, argument, causal):
     O, weights = ours.attend(Layer(layer), *QKV, None, scaling=0.3, is_causal=argument, sliding_window=9, softcap=None)
     assert weights is None and O.is_contiguous()
     torch.testing.assert_close(O, flash_attention(*QKV, causal=causal, scale=0.3).transpose(1, 2))
@@ -49,7 +49,7 @@ def test_windows_caps_sinks_and_masks_reach_the_kernels():
         torch.testing.assert_close(O, flash_attention(*QKV, mask=mask, **options).transpose(1, 2))
 
 
-def test_a_mask_that_a_model_has_read_or_changed_counts_by_its_numbers():
+def test_a_mask_whose_numbers_a_model_has_read_or_changed_is_applied_as_numbers():
     numbers = torch.zeros(2, 1, 9, 9, device=DEVICE).masked_fill(~lower_triangle(), torch.finfo(torch.float32).min)
     mask = lazy(masks.causal(), lambda: numbers.clone())
     assert (mask.shape, mask.dtype, mask.dim(), mask.rule) == ((2, 1, 9, 9), torch.float32, 4, masks.causal())
@@ -68,7 +68,7 @@ def lower_triangle():
     return torch.ones(9, 9, dtype=torch.bool, device=DEVICE).tril()
 
 
-def test_masks_that_say_too_little_are_refused():
+def test_incomplete_masks_are_refused():
     with pytest.raises(ValueError, match=r"must have the dimensions \[B, H, Nq, Nk\], got shape \[2, 9\]"):
         ours.attend(Layer(True), *QKV, torch.ones(2, 9, dtype=torch.bool, device=DEVICE))
     with pytest.raises(ValueError, match="Identity must pass attention_mask or is_causal: it passed neither"):
@@ -130,11 +130,11 @@ def test_a_model_of_transformers_reads_its_prompt_in_parts(llama):
 
 def states(model, *args, **options):
     """Return the last hidden states, with transformers' own attention and with ours."""
-    found = []
+    outputs = []
     for implementation in ("eager", "lab_attention"):
         model.set_attn_implementation(implementation)
-        found.append(model(*args, **options).last_hidden_state)
-    return found
+        outputs.append(model(*args, **options).last_hidden_state)
+    return outputs
 
 
 def test_padded_and_packed_batches_compute_the_same(llama):
@@ -193,9 +193,9 @@ def test_models_with_windows_caps_and_sinks_compute_the_same(kind, llama):
     built = []
     dense_mask = ours.masks.dense
 
-    def dense(seen):
-        built.append(seen.shape)
-        return dense_mask(seen)
+    def dense(visible):
+        built.append(visible.shape)
+        return dense_mask(visible)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ours.masks, "dense", dense)
@@ -206,7 +206,7 @@ def test_models_with_windows_caps_and_sinks_compute_the_same(kind, llama):
             model.set_attn_implementation(implementation)
             written.append(model.generate(tokens(2, 11), max_new_tokens=8, do_sample=False, pad_token_id=0))
     assert torch.equal(*written)
-    assert not built  # no mask was written out
+    assert not built  # no dense mask
 
 
 def test_a_static_cache_computes_the_same(llama):
@@ -218,7 +218,7 @@ def test_a_static_cache_computes_the_same(llama):
     assert torch.equal(*written)
 
 
-def test_names_that_transformers_keeps_to_itself_are_refused():
+def test_names_that_transformers_uses_itself_are_refused():
     with pytest.raises(ValueError, match="choose another one than 'flashlab'"):
         ours.register("flashlab")
     for name in ("sdpa", "flex_attention", "eager"):
@@ -227,7 +227,7 @@ def test_names_that_transformers_keeps_to_itself_are_refused():
 
 
 def tokens_and_padding():
-    """Return tokens [2, 11], and which are none: in the first text on the left, in the second on the right."""
+    """Return tokens and their attention mask, both [2, 11]: the first text is padded on the left, the second right."""
     padding = torch.ones(2, 11, dtype=torch.long, device=DEVICE)
     padding[0, :4] = 0
     padding[1, -3:] = 0
@@ -266,7 +266,7 @@ def in_parts(model):
     return [model(ids[:, 6:], past_key_values=first.past_key_values, use_cache=True).logits]
 
 
-TRIES = with_gradient, padded, generated, in_a_static_cache, in_parts
+RUNS = with_gradient, padded, generated, in_a_static_cache, in_parts
 
 
 @pytest.mark.parametrize("kind", tiny.kinds())
@@ -286,21 +286,21 @@ def test_every_causal_model_computes_as_with_eager_attention(kind, monkeypatch):
         return
     model = tiny.build(kind).to(DEVICE)
     broken = tiny.NOT_IN_EAGER.get(kind, ())
-    for attempt in TRIES:
-        if attempt.__name__ in broken:
+    for run in RUNS:
+        if run.__name__ in broken:
             with pytest.raises((AttributeError, KeyError)):
-                attempt(model)
-    tries = [attempt for attempt in TRIES if attempt.__name__ not in broken]
-    theirs = [attempt(model) for attempt in tries[: 1 if kind in tiny.OWN or kind in tiny.REFUSED else None]]
+                run(model)
+    runs = [run for run in RUNS if run.__name__ not in broken]
+    theirs = [run(model) for run in runs[: 1 if kind in tiny.OWN or kind in tiny.REFUSED else None]]
     model.set_attn_implementation("lab_attention")
     if kind in tiny.REFUSED:
         with pytest.raises(NotImplementedError, match=f"does not support: {tiny.REFUSED[kind]}$"):
             padded(model)
         return
-    for attempt, expected in zip(tries, theirs, strict=kind not in tiny.OWN):
-        for x, y in zip(attempt(model), expected, strict=True):
+    for run, expected in zip(runs, theirs, strict=kind not in tiny.OWN):
+        for x, y in zip(run(model), expected, strict=True):
             error, size = (x - y).abs().max(), y.abs().max()
-            assert error <= 2e-5 * size, f"{attempt.__name__}: {error:.2g} of {size:.2g}"
+            assert error <= 2e-5 * size, f"{run.__name__}: {error:.2g} of {size:.2g}"
     assert bool(calls) == (kind not in tiny.OWN)
 
 

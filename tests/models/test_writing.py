@@ -1,4 +1,4 @@
-"""A model that writes from pages writes what it writes when it reads everything again for each token."""
+"""A model with a paged cache writes the tokens that it writes when it reads the whole text again for each token."""
 
 import pytest
 import torch
@@ -21,8 +21,8 @@ def model():
         return CharacterModel(7, plain.dense, d_model=32, blocks=2).to(DEVICE)
 
 
-def again(model, text, n):
-    """Write n tokens after a text, the likeliest each time, and read all of it again for each."""
+def without_cache(model, text, n):
+    """Write the likeliest token n times, reading the whole text each time; return the tokens and the last scores."""
     for _ in range(n):
         with torch.no_grad():
             following = model(text[None])[0, -1]
@@ -30,19 +30,19 @@ def again(model, text, n):
     return text[-n:], following
 
 
-def test_what_is_written_is_what_reading_all_again_writes(model):
+def test_tokens_and_scores_are_those_without_a_cache(model):
     writer = Writer(model, pages=8, page=4)
     texts = [writer.read(x.to(DEVICE)) for x in (LONG, SHORT)]
     written = writer.write(texts, 4)
     for text, start, mine in zip(texts, (LONG, SHORT), written, strict=True):
-        theirs, _ = again(model, start.to(DEVICE), 4)
+        theirs, _ = without_cache(model, start.to(DEVICE), 4)
         assert torch.equal(mine, theirs)
-        _, scores = again(model, torch.cat([start.to(DEVICE), theirs]), 1)
+        _, scores = without_cache(model, torch.cat([start.to(DEVICE), theirs]), 1)
         torch.testing.assert_close(writer.following[text], scores, rtol=1e-4, atol=1e-5)
     assert all(module.attention is plain.dense for module in model.modules() if isinstance(module, FlashAttention))
 
 
-def test_forks_share_pages_and_go_their_own_ways(model):
+def test_forks_share_pages_and_are_continued_independently(model):
     writer = Writer(model, pages=6, page=4)
     first = writer.read(LONG.to(DEVICE))  # 9 tokens: 3 pages
     second = writer.fork(first)
@@ -57,7 +57,7 @@ def test_forks_share_pages_and_go_their_own_ways(model):
 
 
 @pytest.mark.exhaustive
-def test_a_seed_repeats(model):
+def test_the_same_seed_draws_the_same_tokens(model):
     writer = Writer(model, pages=8, page=4)
     a, b, c = (writer.read(SHORT.to(DEVICE)) for _ in range(3))
     first, second, third = (

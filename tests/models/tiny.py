@@ -21,7 +21,7 @@ SIZES = {  # value: attributes of configurations
 }
 VALUES = {name: size for size, names in SIZES.items() for name in names.split()}
 VALUES |= {"is_decoder": True, "use_sliding_window": True}
-MORE = {  # what single kinds need besides
+MORE = {  # further attributes that single kinds need
     "bamba": {"attn_layer_indices": [1]},
     "dbrx": {"attn_config": {"clip_qkv": 8, "kv_n_heads": 2, "rope_theta": 1e4}},
     "falcon_h1": {"mamba_d_ssm": 64},
@@ -37,8 +37,8 @@ MORE = {  # what single kinds need besides
 }
 
 
-UNBUILT = {  # what transformers says of kinds that it does not build or run with these sizes
-    "blt": "mat1 and mat2 shapes cannot be multiplied",  # its patches have sizes of their own
+UNBUILT = {  # kinds that transformers does not build or run with these sizes, and a part of its error
+    "blt": "mat1 and mat2 shapes cannot be multiplied",  # its patches have other sizes
     "cohere_compass_text": "full_attention",  # rotations for layers of two types
     "dots3_note": "layer indices in the range",  # settings for layer 41
     "gemma3n": "timm",  # reads images with another package
@@ -50,15 +50,15 @@ UNBUILT = {  # what transformers says of kinds that it does not build or run wit
     "qwen4_exp": "unsupported operand",
     "qwen4_exp_text": "unsupported operand",
     "reformer": "axial_pos_embds",
-    "zamba": "tie_weights_keys",  # shares weights between layers that two do not have
+    "zamba": "tie_weights_keys",  # shares weights of layers, and a model of two layers lacks them
     "zamba2": "1",
 }
-OWN = {  # kinds that do not attend by the function of ``set_attn_implementation``
+OWN = {  # kinds that do not use the attention of ``set_attn_implementation``
     "big_bird", "bloom", "codegen", "cpmant", "falcon", "falcon_mamba", "git", "gpt_neo", "gpt_neox_japanese", "gptj",
     "mamba", "megatron-bert", "mpt", "mvp", "openai-gpt", "prophetnet", "rembert", "roformer", "rwkv", "trocr", "xglm",
     "xlm", "xlnet", "xlstm",
 }  # fmt: skip
-REFUSED = {  # kinds whose layers pass an option of ``transformers.CANNOT``, and which one
+REFUSED = {  # kinds whose layers pass options of ``transformers.CANNOT``, and these options
     "axk2": "indices",
     "deepseek_v32": "indices",
     "dots3_note_text": "indices",
@@ -67,7 +67,7 @@ REFUSED = {  # kinds whose layers pass an option of ``transformers.CANNOT``, and
     "inkling2_text": "sinks, position_bias",
     "inkling_text": "position_bias",
 }
-NOT_IN_EAGER = {  # what fails without ``flash_attention``, too
+NOT_IN_EAGER = {  # kinds, and their runs in test_transformers that fail with eager attention, too
     "deepseek_v4": {"in_a_static_cache"},
     "recurrent_gemma": {"in_parts"},  # its output has no cache
 }

@@ -16,7 +16,7 @@ CHOICES = {"maximum", "minimum", "max", "min"}
 TWINS = {"exp": "exp2", "exp2": "exp", "log": "log2", "log2": "log", "any": "all", "all": "any",
          "zeros": "ones", "ones": "zeros", "zeros_like": "ones_like", "ones_like": "zeros_like"}  # fmt: skip
 NEIGHBOURS = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
-EFFECTS = {"store", "atomic_add", "append", "pop"}  # calls without a result whose absence shows in results
+EFFECTS = {"store", "atomic_add", "append", "pop"}  # statements that are calls; without them, results change
 RANGES = {"range", "static_range"}
 
 
@@ -141,7 +141,8 @@ def compiled(function: Callable, source: str) -> Callable:
 
 
 def _plain(function):
-    return inspect.unwrap(getattr(function, "fn", function))  # of a Triton kernel, or below a decorator
+    """Return the Python function of a Triton kernel, or that below a decorator."""
+    return inspect.unwrap(getattr(function, "fn", function))
 
 
 def _nodes(node):

@@ -125,7 +125,7 @@ EQUIVALENT = {  # by reason: "function: edit" of mutants that compute the same
         "next_machine.lazy_update: m_new > m_i + threshold * LN_2 → m_new >= m_i + threshold * LN_2",
         "roles.softmax: m_new > m_i + design.threshold * LN_2 → m_new >= m_i + design.threshold * LN_2",
     ),
-    "the exchange arrives at the same polynomial": (
+    "the Remez exchange ends at the same polynomial": (
         "next_machine._remez: 1 - np.cos(np.pi * np.arange(1, places + 1) / places)"
         " → 1 + np.cos(np.pi * np.arange(1, places + 1) / places)",
         "next_machine._remez: np.pi * np.arange(1, places + 1) → np.arange(1, places + 1)",
@@ -137,19 +137,19 @@ EQUIVALENT = {  # by reason: "function: edit" of mutants that compute the same
         "ranks._part: max(q0, k0 - hi) → q0",
         "ranks._part: min(k1, q1 + hi) → k1",
     ),
-    "without a query there is no key, and the other way round": (
+    "a block without queries has no keys, and vice versa": (
         "ranks._part: q0 >= q1 or k0 >= k1 or empty → q0 >= q1",
         "ranks._part: q0 >= q1 or k0 >= k1 or empty → k0 >= k1",
         "ranks._part: q0 >= q1 → q0 > q1",
         "ranks._part: k0 >= k1 → k0 > k1",
     ),
-    "a phase is over, or a turn that nobody waits for": (
+    "the phase is over, or no program waits for the turn": (
         "pipeline.consume: this and this.first → this",
         "pipeline.consume: g & 1 → g",
         "pipeline.consume: design.ping_pong → True",
     ),
-    "a design that is early fails before": ("pipeline.consume: not design.early → True",),
-    "the tiles of queries are two": ("roles.correct: rows + len(O_i) → len(O_i)",),
+    "a design with ``early`` fails before this line": ("pipeline.consume: not design.early → True",),
+    "there are two tiles of queries": ("roles.correct: rows + len(O_i) → len(O_i)",),
     "weights take longer than the correction": (
         "roles.multiply: yield Wait(pipe.corrected[w], j & 1) → pass",
         "roles.multiply: j & 1 → j",

@@ -15,7 +15,7 @@ IN_NUMPY = in_numpy.ANSWERS + in_other_lessons.ANSWERS
 
 
 def sentence(answer):
-    """Return the sentences of the check on a wrong answer: on the first wrong case, and its name. None: accepted."""
+    """Return what the check says on the first wrong case of an answer, and on its mistake; None if it accepts it."""
     exercise = find(answer.exercise)
     with poison.poisoned(), np.errstate(all="ignore"):
         attempted, expected, ran = [], outcomes.expected_of(exercise), outcomes.outcomes(exercise, answer.attempt())
@@ -28,7 +28,7 @@ def sentence(answer):
 
 
 def noted(ran, attempted):
-    """Yield the outcomes, and append each to ``tried``."""
+    """Yield the outcomes, and append each to ``attempted``."""
     for outcome in ran:
         attempted.append(outcome)
         yield outcome

@@ -33,7 +33,7 @@ def several_tiles(monkeypatch):
 
 
 def accepted(place, wrong):
-    """Return whether a function in place of the right one, wherever that is imported, passes the checks."""
+    """Return whether the checks pass with a wrong function in place of the right one, in all modules that have it."""
     imported = [it for path, it in sys.modules.items() if path.startswith("flashlab.")]
     name, right = place.right.__name__, place.right
     with pytest.MonkeyPatch.context() as patch:
@@ -49,7 +49,7 @@ def accepted(place, wrong):
 
 
 @pytest.mark.parametrize("check", long_except(set(CHECKS) - SLOW, sorted(CHECKS)))
-def test_what_is_right_is_accepted(check):
+def test_the_right_implementations_are_accepted(check):
     CHECKS[check]()
 
 
@@ -69,7 +69,7 @@ def test_all_mutants_are_rejected_but_those_that_compute_the_same(place):
 
 
 def quick(mutants):
-    """Return test parameters: the first mutant of each function, or slow check, is quick, the others are exhaustive."""
+    """Return test parameters. All mutants are exhaustive but the first of each function, or of each slow check."""
     seen, parameters = set(), []
     for mutant in mutants:
         name = mutant.checks[0].__name__

@@ -1,4 +1,4 @@
-"""Input that makes no sense is refused in one clear sentence, and never answered with NaN or with a number."""
+"""Wrong arguments are refused in one sentence, and never answered with NaN or with a number."""
 
 import numpy as np
 import pytest
@@ -184,10 +184,10 @@ def longest(nbytes=10**9, d=64, heads=16):
 
 
 @pytest.mark.parametrize("call, sentence", BAD.values(), ids=BAD)
-def test_nonsense_is_refused_in_one_sentence(call, sentence):
-    with pytest.raises(ValueError, match=sentence) as refused:
+def test_wrong_arguments_are_refused_in_one_sentence(call, sentence):
+    with pytest.raises(ValueError, match=sentence) as error:
         call()
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(error.value)
 
 
 def test_longest_is_the_last_that_fits():
@@ -195,7 +195,7 @@ def test_longest_is_the_last_that_fits():
     assert costs.longest(0.5, lambda N: N) == 0 and costs.longest(10**30, lambda N: N, most=7) == 7
 
 
-def test_standard_backward_needs_not_be_told_what_forward_was():
+def test_standard_backward_takes_the_rules_of_forward_from_its_memory():
     memory = Memory()
     rules = Rules(mask=causal(), scale=0.7, dropout=Dropout(0.3, 2))
     standard_attention.forward(Q, K, V, rules, memory=memory)
@@ -207,8 +207,8 @@ def test_standard_backward_needs_not_be_told_what_forward_was():
 
 def test_lazy_chunks_may_contain_keys_that_nobody_sees():
     hidden = K.copy()
-    hidden[8:16] = -np.inf  # one chunk whole
+    hidden[8:16] = -np.inf  # a whole chunk
     with np.errstate(all="raise"):
         O = roads_not_taken.lazy(np.abs(Q), hidden, V, 8, 8)
-    seen = np.r_[0:8, 16:24]
-    np.testing.assert_allclose(O, attention(np.abs(Q), K[seen], V[seen]), 1e-5, 1e-6)
+    visible = np.r_[0:8, 16:24]  # [keys]
+    np.testing.assert_allclose(O, attention(np.abs(Q), K[visible], V[visible]), 1e-5, 1e-6)

@@ -1,4 +1,4 @@
-"""The smallest pipeline computes X^T X in the time of its slower unit, and stops where its programs disagree."""
+"""The smallest pipeline computes X^T X in the time of its slower unit, and wrong phases end in an error."""
 
 import numpy as np
 import pytest
@@ -17,12 +17,12 @@ def test_it_multiplies_every_block_once(rows, stages):
     np.testing.assert_allclose(product, X.T @ X, rtol=1e-12, atol=1e-11)
 
 
-def test_one_stage_takes_turns_and_two_take_the_time_of_the_copies():
+def test_with_one_stage_the_times_add_up_and_with_two_the_copies_decide():
     assert barriers.gram(X, 128, 1)[1] == 5 * (COPY + MULTIPLY)
     assert barriers.gram(X, 128, 2)[1] == barriers.gram(X, 128, 3)[1] == 5 * COPY + MULTIPLY
 
 
-def test_wrong_phases_stop():
+def test_wrong_phases_are_a_deadlock_or_a_race():
     with pytest.raises(Deadlock, match="producer for phase 0 of empty"):
         barriers.gram(X, 128, 2, produce=edited(barriers.produce, "(n & 1) ^ 1", "n & 1"))
     with pytest.raises(Race, match="consumer wants X_2 of step 2"):

@@ -15,7 +15,7 @@ def test_the_formula_is_the_papers(M, d, tiles):
 
 @pytest.mark.parametrize("M", [10_000, 51_200, 98_304])
 @pytest.mark.parametrize("d", [16, 32, 64, 128, 256])
-def test_each_of_the_four_tiles_takes_about_a_quarter_and_the_scores_no_more(M, d):
+def test_no_tile_takes_more_than_about_a_quarter_of_the_memory(M, d):
     Br, Bc = block_size.formula(M, d)
     for size in (Br * d, Bc * d, Br * Bc):
         assert size < M / 4 + d * max(1, d / 4)  # the ceiling adds less than one row
@@ -79,15 +79,17 @@ def test_shared_memory_is_the_tiles_that_are_loaded():
 
 
 def test_shared_memory_is_what_the_compiler_asked_for():
-    """triton 3.7.1 for a forward kernel of 128 x 64 tiles at d = 64, in three stages. sm_80 fills one of them while two
-    wait; sm_90 keeps three."""
+    """A forward kernel with tiles of 128 x 64, d = 64 and three stages, by triton 3.7.1.
+
+    K and V have two buffers each for sm_80, and three for sm_90.
+    """
     assert block_size.shared_memory(128, 64, 64, stages=3) == 65_536  # sm_90
     assert block_size.shared_memory(128, 64, 64, stages=2) == 49_152  # sm_80
     assert block_size.shared_memory(128, 64, 64, np.float32, stages=3) == 131_072  # sm_90
 
 
 def test_shared_memory_is_what_real_launches_asked_for():
-    """Stored with device, versions, date and command."""
+    """The file names device, versions, date and command."""
     for launch in data.measured("shared_memory")["launches"]:
         size = block_size.shared_memory(launch["Br"], launch["Bc"], launch["d"], stages=launch["stages"])
         limit = PER_SM["9.0"].block_bytes
@@ -95,21 +97,21 @@ def test_shared_memory_is_what_real_launches_asked_for():
         assert launch.get("refused") == (block_size.refusal(size, limit) if size > limit else None)
 
 
-def test_every_shipped_tile_fits_where_it_is_shipped():
+def test_every_published_tile_fits_its_gpu():
     for tile in published.SHIPPED:
         shared = block_size.shared_memory(tile.Br, tile.Bc, tile.d)
         assert shared <= PER_SM[tile.capability].block_bytes
-        kept = sum(block_size.working_set(tile.Br, tile.Bc, tile.d).values()) - shared
-        assert kept <= PER_SM[tile.capability].register_bytes
+        registers = sum(block_size.working_set(tile.Br, tile.Bc, tile.d).values()) - shared
+        assert registers <= PER_SM[tile.capability].register_bytes
 
 
 def test_the_clock_of_the_bytes_falls_as_1_over_B_and_arithmetic_stays():
     slow, fast = (block_size.clocks(CARDS["A100 40 GB"], 8192, 64, B) for B in (64, 128))
     assert slow.arithmetic == fast.arithmetic == pytest.approx(4 * 8192**2 * 64 / 312e12)
-    assert slow.bytes / fast.bytes == pytest.approx(2, rel=0.02)  # 2 + 2 Tr passes over N d: Q and O stay
+    assert slow.bytes / fast.bytes == pytest.approx(2, rel=0.02)  # 2 + 2 Tr passes over N d, 2 for Q and O
 
 
 def test_the_refusal_is_tritons():
-    pytest.importorskip("flashlab.kernels")  # which decides how triton runs, before triton is imported
+    pytest.importorskip("flashlab.kernels")  # sets how triton runs, so it is imported first
     errors = pytest.importorskip("triton.runtime.errors")
     assert block_size.refusal(271_872, 166_912) == str(errors.OutOfResources(271_872, 166_912, "shared memory"))

@@ -1,4 +1,4 @@
-"""Parts of the past, computed apart, merge to the attention of the whole; the bill is the predicted one."""
+"""Parts of the keys, computed separately, merge into attention over all keys; the bytes are the predicted ones."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def test_parts_merge_to_the_whole(g, n, N, size, Bc, mask):
         assert_as_exact_as_plain(ours, theirs, true, roundings=2)
 
 
-def test_parts_of_very_different_size_keep_their_weight():
+def test_parts_with_very_different_lse_keep_their_weight():
     Q, K, V = draw(1, 1, 40)
     Q, K = 30 * Q, K + np.linspace(0, 3, 40, dtype=np.float32)[:, None]
     exact = dense(Q, K, V, None, np.float64)[0]
@@ -71,7 +71,7 @@ def test_a_plan_counts_waves_and_bytes():
     assert moved == decoding.plan(card, 1, 1, 64, 4).part_bytes
 
 
-def test_the_wrong_base_makes_large_parts_larger_and_nobody_notices():
+def test_the_wrong_base_makes_large_parts_larger_and_weights_still_sum_to_one():
     lse_s = np.array([8.0, 4.0, -np.inf])
     right, wrong = decoding.weights(lse_s), decoding.weights(lse_s, wrong=True)
     np.testing.assert_allclose(right, np.exp(lse_s) / np.exp(lse_s).sum())
@@ -79,7 +79,7 @@ def test_the_wrong_base_makes_large_parts_larger_and_nobody_notices():
     assert wrong.sum() == pytest.approx(1) and wrong[1] < 0.2 * right[1]
 
 
-def test_intensity_is_the_group_not_the_batch():
+def test_intensity_depends_on_the_group_and_not_on_the_batch():
     Q, K, V = draw(8, 1, 1000, 64, 64, np.float16)
     flops, nbytes = 2 * 2 * 8 * 1000 * 64, K.nbytes + V.nbytes
     assert decoding.intensity(8) == flops / nbytes

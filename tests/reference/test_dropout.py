@@ -1,4 +1,4 @@
-"""Dropout whose mask is a function of the seed and of a weight's place."""
+"""The mask of dropout is a function of the seed and of a weight's place."""
 
 import numpy as np
 import pytest
@@ -46,10 +46,10 @@ def test_mask_does_not_depend_on_the_tiles(Br, Bc):
 
 def test_neighbours_mirror_images_seeds_heads_and_batches_differ():
     whole = slice(0, 128), slice(0, 128)
-    kept, *others = (Dropout(0.5, *which).tile(*whole) > 0 for which in ((1,), (2,), (1, 1), (1, 0, 1), (1, 1, 1)))
-    shifted = (np.roll(kept, by, axis) for by in (1, 8, 16) for axis in (0, 1))
-    for other in (kept.T, *shifted, *others):
-        assert abs((kept == other).mean() - 0.5) < 0.03
+    mask, *others = (Dropout(0.5, *which).tile(*whole) > 0 for which in ((1,), (2,), (1, 1), (1, 0, 1), (1, 1, 1)))
+    shifted = (np.roll(mask, by, axis) for by in (1, 8, 16) for axis in (0, 1))
+    for other in (mask.T, *shifted, *others):
+        assert abs((mask == other).mean() - 0.5) < 0.03
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
@@ -75,13 +75,13 @@ def test_all_64_bits_of_the_seed_count(seed):
 
 
 @pytest.mark.parametrize(
-    "p, seed, says",
+    "p, seed, sentence",
     [
         *((1.0, 0, "below 1"), (-0.1, 0, "at least 0"), (float("nan"), 0, "finite number")),
         *((0.1, -1, "seed"), (0.1, 2**64, "seed")),
         *((2**-18, 0, "would be rounded to 0"), (1 - 2**-18, 0, "would be rounded to 1")),
     ],
 )
-def test_bad_input_is_one_sentence(p, seed, says):
-    with pytest.raises(ValueError, match=says):
+def test_bad_input_gets_a_sentence(p, seed, sentence):
+    with pytest.raises(ValueError, match=sentence):
         Dropout(p, seed)

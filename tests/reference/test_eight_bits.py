@@ -1,4 +1,4 @@
-"""eight_bits: e4m3 as torch has it, scales and rotations that change only the rounding, and sums that forget."""
+"""Eight bits: e4m3 as in torch, scales and rotations that change only the rounding, and sums that lose bits."""
 
 import numpy as np
 import pytest
@@ -63,7 +63,7 @@ def test_quantised_numbers_are_as_near_as_their_spacing_says(per, kind, relative
     assert np.abs(q.numbers).max() == eight_bits.LARGEST[kind] and q.scale.shape == (2, 37, 1)
 
 
-def test_who_shares_a_scale():
+def test_which_numbers_share_a_scale():
     X = normal(2, 3, 20, 4)
     tops = np.abs(X)
     scale = {per: quantise(X, "int8", per, block=8).scale[..., 0] * 127 for per in eight_bits.GRANULARITIES}
@@ -81,7 +81,7 @@ def test_zeros_stay_zeros_and_no_rows_stay_none(per):
     assert quantise(np.zeros((0, 4)), per=per).scale.shape == (0, 1)
 
 
-def test_bad_input_is_one_sentence():
+def test_bad_input_gets_a_sentence():
     with pytest.raises(ValueError, match="expected one of e4m3, int8, got fp8"):
         quantise(normal(4, 4), "fp8")
     with pytest.raises(ValueError, match="a scale is per tensor, head, block or token, got row"):
@@ -140,14 +140,14 @@ def test_with_all_bits_a_tensor_core_is_exact():
 @pytest.mark.parametrize("bits", [3, 13])
 def test_a_sum_keeps_its_leading_bits_and_is_cut_towards_zero(bits):
     x = np.concatenate([normal(1000), 1e6 * normal(1000), [0, 1, -1]])
-    kept = eight_bits.cut(x, bits)
-    assert (np.abs(kept) <= np.abs(x)).all() and (np.abs(x - kept) < 2.0**-bits * np.abs(x) + (x == 0)).all()
-    assert (np.log2(np.abs(x[x != 0])) // 1 == np.log2(np.abs(kept[x != 0])) // 1).all()
+    y = eight_bits.cut(x, bits)
+    assert (np.abs(y) <= np.abs(x)).all() and (np.abs(x - y) < 2.0**-bits * np.abs(x) + (x == 0)).all()
+    assert (np.log2(np.abs(x[x != 0])) // 1 == np.log2(np.abs(y[x != 0])) // 1).all()
     assert eight_bits.cut(np.float64(1 + 2.0**-13), 13) == 1 + 2.0**-13
     assert eight_bits.cut(np.float64(1 + 2.0**-14), 13) == 1
 
 
-def test_without_a_flush_a_sum_loses_ever_more_and_with_it_no_more_than_a_part_does():
+def test_without_a_flush_the_loss_grows_with_N_and_with_one_it_is_that_of_a_part():
     N = 2**17
     P, V = np.random.default_rng(0).random((1, N)), np.random.default_rng(1).random((N, 4))
     lost = {(n, flush): error(TensorCore(flush=flush)(np.zeros((1, 4)), P[:, :n], V[:n]), P[:, :n] @ V[:n])
@@ -157,7 +157,7 @@ def test_without_a_flush_a_sum_loses_ever_more_and_with_it_no_more_than_a_part_d
     assert lost[N, None] > 500 * lost[N, 128]
 
 
-def test_a_column_of_ones_is_cut_off_like_the_values_and_most_of_the_loss_cancels():
+def test_a_column_of_ones_loses_as_much_as_the_values_so_that_most_of_the_loss_cancels():
     N = 2**17
     P, V = np.random.default_rng(0).random((1, N)), np.random.default_rng(1).random((N, 16))
     core, ones = TensorCore(flush=2048), np.ones((N, 1))
@@ -170,21 +170,22 @@ def test_a_column_of_ones_is_cut_off_like_the_values_and_most_of_the_loss_cancel
 
 
 def exact_and_ours(Q, K, V, product, **options):
-    """Return the exact O, and the eight-bit ones with this product and with an exact one, rounded to bfloat16."""
+    """Return three O: exact; eight-bit with this product; eight-bit with exact products. The last two are bfloat16."""
     inputs = [quantise(X) for X in (Q, K, V)]
     both = [eight_bits.attention(*inputs, product=how, **options)[0] for how in (product, exactly)]
     return attention(Q, K, V), *(torch.from_numpy(O).bfloat16().double().numpy() for O in both)
 
 
 def holds(O, exact, in_exact_arithmetic):
-    """Tell whether an output is as good as exact arithmetic on the same quantised inputs makes it, and 10 % more."""
+    """Return whether an output's error is at most 1.1 times that of exact arithmetic on the same quantised inputs."""
     return error(O, exact) <= 1.1 * error(in_exact_arithmetic, exact)
 
 
-@pytest.mark.parametrize("N, spread, rows", [(1024, 1, 128), (2**17, 4, 4)])  # less spread, and the mean is right
+# With less spread at N = 2^17, the mean of V would pass.
+@pytest.mark.parametrize("N, spread, rows", [(1024, 1, 128), (2**17, 4, 4)])
 def test_two_level_sums_are_as_good_as_exact_ones(N, spread, rows):
     Q, K = spread * normal(rows, 16), normal(N, 16, seed=1)
-    V = np.random.default_rng(2).random((N, 8))  # all positive: nothing cancels what is cut off
+    V = np.random.default_rng(2).random((N, 8))  # all positive, so that losses do not cancel
     exact, ours, in_exact_arithmetic = exact_and_ours(Q, K, V, TensorCore(flush=128))
     assert holds(ours, exact, in_exact_arithmetic)
     for wrong in (0 * ours, np.broadcast_to(V.mean(0), ours.shape), ours[::-1], ours[:, ::-1], ours + np.nan):
@@ -225,7 +226,7 @@ def test_tiles_scales_and_a_rising_maximum_change_no_more_than_rounding(Bc):
     inputs = [quantise(X, per="block", block=Bc) for X in (Q, K, V)]
     O, lse = eight_bits.attention(*inputs, Bc=Bc)
     assert error(O, exact) < 0.12 and np.abs(lse - lse_exact).max() < 0.06 * np.abs(Q @ K.T).max() * 8**-0.5
-    assert error(O, attention(*(x.widened() for x in inputs))) < 2**-4  # what rounding the weights adds
+    assert error(O, attention(*(x.widened() for x in inputs))) < 2**-4  # the rounding of the weights
 
 
 def test_a_row_that_sees_no_key_is_zero_and_minus_infinity():
@@ -240,16 +241,16 @@ def test_scores_far_from_zero_do_not_overflow():
     assert np.isfinite(O).all() and np.isfinite(lse).all()
 
 
-def test_a_larger_largest_weight_saves_small_ones():
+def test_a_higher_largest_weight_keeps_small_ones_from_becoming_0():
     Q, V = np.ones((1, 1)), np.full((1000, 1), 448.0)
     K = np.concatenate([[[8.0]], np.zeros((999, 1))])  # the first key outweighs the others, e^8 to 1
     inputs = [eight_bits.Quantised(X, np.ones((len(X), 1))) for X in (Q, K, V)]
-    kept = {largest: eight_bits.attention(*inputs, largest=largest)[0][0, 0] / 448 for largest in (1, 256)}
-    first = np.exp(8) / (np.exp(8) + 999)  # its exact share
-    assert kept[1] == pytest.approx(first) and kept[256] == pytest.approx(1, rel=0.02)
+    sums = {largest: eight_bits.attention(*inputs, largest=largest)[0][0, 0] / 448 for largest in (1, 256)}
+    first = np.exp(8) / (np.exp(8) + 999)  # the exact weight of the first key
+    assert sums[1] == pytest.approx(first) and sums[256] == pytest.approx(1, rel=0.02)
 
 
-def test_each_part_alone_errs_by_what_it_rounds():
+def test_the_error_of_each_part_is_that_of_rounding_it_alone():
     Q, K, V = normal(40, 8), normal(60, 8, seed=1), normal(60, 5, seed=2)
     parts = eight_bits.alone(Q, K, V, "int8", "token")
     exact, (q, k, v) = attention(Q, K, V), (quantise(X, "int8", "token").widened() for X in (Q, K, V))

@@ -1,4 +1,4 @@
-"""The growth of bytes and memory: counts against closed forms, fits against known powers."""
+"""The growth of bytes and memory: counts agree with closed forms, fits with known powers."""
 
 import tracemalloc
 
@@ -14,7 +14,7 @@ rng = np.random.default_rng(9)
 
 
 @pytest.mark.parametrize("N, d, M", [(64, 8, 256), (100, 8, 300), (257, 16, 1000), (64, 16, 64 * 16 * 4)])
-def test_counted_elements_are_the_predicted_and_lse(N, d, M):
+def test_counted_elements_are_the_predicted_ones_and_those_of_lse(N, d, M):
     Br, Bc = block_size.formula(M, d)
     Tc = -(-N // Bc)
     assert io_complexity.fused(N, d, M) == io_complexity.predicted(N, d, M) + N * (2 * Tc - 1)
@@ -39,7 +39,7 @@ def test_fit_finds_a_power_and_its_error():
 
 
 @pytest.mark.parametrize("x, y", [([1, 2], [1, 2]), ([1, 2, 3], [1, 2])])
-def test_fit_of_too_few_is_one_sentence(x, y):
+def test_a_fit_of_too_few_points_is_refused(x, y):
     with pytest.raises(ValueError, match="at least three"):
         io_complexity.fit(x, y)
 
@@ -70,18 +70,18 @@ def test_block_sparse_equals_dense_with_the_blocks_masked(Nq, Nk, Br, Bc):
     mask = np.kron(blocks, np.ones((Br, Bc), bool))[:Nq, :Nk]
     O_dense, lse_dense = attention(Q, K, V, mask=mask, return_lse=True)
     assert np.abs(O - O_dense).max() < 1e-14 and (lse[:Br] == -np.inf).all() and (O[:Br] == 0).all()
-    seen = np.isfinite(lse_dense)
-    assert np.abs(lse[seen] - lse_dense[seen]).max(initial=0) < 1e-14
+    finite = np.isfinite(lse_dense)  # [Nq]
+    assert np.abs(lse[finite] - lse_dense[finite]).max(initial=0) < 1e-14
 
 
 def test_block_sparse_reads_keys_in_proportion_to_the_blocks():
     Q, K, V = rng.normal(size=(3, 64, 8))
-    for kept in (1, 4, 16):
+    for number in (1, 4, 16):
         blocks, memory = np.zeros(16, bool), Memory()
-        blocks[:kept] = True
+        blocks[:number] = True
         mask = masks.blocks(rng.permutation(blocks).reshape(4, 4), 16, 16)
         tiling.fa2_forward(Q, K, V, 16, 16, Rules(mask=mask), memory=memory)
-        assert memory.bytes["load", "K"] == kept * 16 * 8 * 8
+        assert memory.bytes["load", "K"] == number * 16 * 8 * 8
         assert memory.bytes["load", "Q"] == 64 * 8 * 8
 
 
@@ -103,7 +103,7 @@ def test_blocks_of_another_shape_are_refused():
 @pytest.mark.parametrize("step", [1, 4, 7])
 @pytest.mark.parametrize("M", [1, 16, 100])
 @pytest.mark.parametrize("N", [2, 3, 40])
-def test_crossover_ends_and_is_the_first(N, M, step):
+def test_crossover_is_the_first_d_at_which_fused_moves_no_less(N, M, step):
     d = io_complexity.crossover(N, M, step)
     assert d % step == 0 and io_complexity.fused(N, d, M) >= io_complexity.standard(N, d)
     assert d == step or io_complexity.fused(N, d - step, M) < io_complexity.standard(N, d - step)
@@ -114,16 +114,16 @@ def test_for_one_token_the_fused_kernel_always_moves_less(d):
     assert io_complexity.fused(1, d, 4096) < io_complexity.standard(1, d)
 
 
-def test_need_is_what_the_runs_hold():
+def test_need_is_the_memory_of_the_runs():
     N, d = 64, 16
     Q, K, V = rng.normal(size=(3, N, d)).astype(np.float32)
     memory = Memory()
     O, lse = tiling.fa2_forward(Q, K, V, 16, 16, memory=memory)
-    held = sum(tensor.nbytes for tensor in memory.tensors.values())
-    assert held == io_complexity.need(N, d, heads=1, itemsize=4, fused=True).total
+    nbytes = sum(tensor.nbytes for tensor in memory.tensors.values())
+    assert nbytes == io_complexity.need(N, d, heads=1, itemsize=4, fused=True).total
     recomputation.backward(Q, K, V, O, lse, Q, 16, 16, memory=memory)
-    held = sum(tensor.nbytes for tensor in memory.tensors.values())
-    assert held == io_complexity.need(N, d, heads=1, itemsize=4, training=True, fused=True).total
+    nbytes = sum(tensor.nbytes for tensor in memory.tensors.values())
+    assert nbytes == io_complexity.need(N, d, heads=1, itemsize=4, training=True, fused=True).total
 
 
 def test_one_square_forward_and_two_backward_suffice_for_the_standard_way():
@@ -131,23 +131,23 @@ def test_one_square_forward_and_two_backward_suffice_for_the_standard_way():
     Q, K, V, dO = rng.normal(size=(4, N, d))
     dense = attention(Q, K, V), *attention_backward(Q, K, V, dO)
     tracemalloc.start()
-    P = Q @ K.T  # [N, N]      S, in whose place P will be
+    P = Q @ K.T  # [N, N]      S, which P overwrites
     P *= d**-0.5
     P -= P.max(-1, keepdims=True)
     np.exp(P, out=P)
     P /= P.sum(-1, keepdims=True)
     O = P @ V  # [N, d]
     forward = tracemalloc.get_traced_memory()[1]
-    dP = dO @ V.T  # [N, N]      in whose place dS will be
+    dP = dO @ V.T  # [N, N]      dS overwrites it
     dP -= np.einsum("ij,ij->i", P, dP)[:, None]
     dP *= P
     ours = O, d**-0.5 * (dP @ K), d**-0.5 * (dP.T @ Q), P.T @ dO
     backward = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert all(np.abs(a - b).max() < 1e-12 for a, b in zip(ours, dense, strict=True))
-    for held, training in ((forward, False), (backward, True)):
+    for peak, training in ((forward, False), (backward, True)):
         square = io_complexity.need(N, d, heads=1, itemsize=size, training=training, fused=False).square
-        assert square <= held < 1.4 * square
+        assert square <= peak < 1.4 * square
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -159,7 +159,7 @@ def test_longest_is_the_last_that_fits(training, fused):
     assert io_complexity.longest(1000, 64, **layer) == 0
 
 
-def test_paper_memory_doubles_or_quadruples():
+def test_the_papers_memory_grows_linearly_or_nearly_quadratically():
     N, MB = published.MEMORY_N, published.MEMORY_MB
     assert io_complexity.fit(N[-4:], MB["FlashAttention"][-4:]).exponent == pytest.approx(1, abs=0.001)
     assert 1.9 < io_complexity.fit(N[3:6], MB["PyTorch"][3:]).exponent < 2

@@ -21,7 +21,7 @@ def draw(N, d=8, dv=5, dtype=np.float32, seed=0):
 
 
 def by_definition(Q, K, V, decay):
-    """One query, one key at a time, in float64."""
+    """Return O, computed one query and one key at a time in float64."""
     O = np.zeros(V.shape)
     for i in range(len(Q)):
         for j in range(i + 1):
@@ -71,9 +71,9 @@ def test_merge_is_associative_with_an_identity(a, b, c, decay, seed):
     left = linear.merge(linear.merge(first, second), third)
     right = linear.merge(first, linear.merge(second, third))
     whole = linear.state(K, V, decay=decay)
-    for found in (left, right, linear.merge(linear.identity(8, 5), left), linear.merge(left, linear.identity(8, 5))):
-        np.testing.assert_allclose(found.shrink, whole.shrink, 1e-12)
-        np.testing.assert_allclose(found.KV, whole.KV, 1e-10, 1e-10)
+    for state in (left, right, linear.merge(linear.identity(8, 5), left), linear.merge(left, linear.identity(8, 5))):
+        np.testing.assert_allclose(state.shrink, whole.shrink, 1e-12)
+        np.testing.assert_allclose(state.KV, whole.KV, 1e-10, 1e-10)
 
 
 def test_the_order_of_stretches_matters_with_decay_and_without_it_does_not():
@@ -127,17 +127,17 @@ def test_a_state_recalls_about_as_many_pairs_as_it_has_columns_and_softmax_all()
     assert linear.recall(K, V, scale=100.0).all()
     assert linear.recall(np.eye(d), V[:d]).all()  # at right angles nothing is lost
     late = linear.recall(linear.directions(128, 32), linear.directions(128, 32, seed=1), decay=0.9)
-    assert late[-8:].mean() > 0.8 and late[:-40].mean() < 0.1  # decay chooses whom to forget
+    assert late[-8:].mean() > 0.8 and late[:-40].mean() < 0.1  # decay forgets the early pairs
 
 
-@pytest.mark.parametrize("options, error, says", [
+@pytest.mark.parametrize("options, error, sentence", [
     ({"decay": 0}, ValueError, "decay must be a finite number above 0 and at most 1, got 0"),
     ({"decay": 1.1}, ValueError, "at most 1"),
     ({"decay": float("nan")}, ValueError, "decay"), ({"decay": True}, TypeError, "decay"),
     ({"C": 0}, ValueError, "C must be"), ({"C": 2.5}, ValueError, "C must be"),
 ])  # fmt: skip
-def test_bad_numbers_are_refused(options, error, says):
-    with pytest.raises(error, match=says):
+def test_bad_numbers_are_refused(options, error, sentence):
+    with pytest.raises(error, match=sentence):
         linear.chunked(*draw(8), **{"C": 4, **options})
 
 

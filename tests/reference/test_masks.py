@@ -1,4 +1,4 @@
-"""Masks: the answers agree with the definition, tile by tile, and the definition with matrices drawn by hand."""
+"""Masks: what they answer for each tile agrees with ``visible``, and that with matrices written by hand."""
 
 import numpy as np
 import pytest
@@ -60,23 +60,24 @@ def masks(draw, Nq, Nk):
 
 @given(st.data(), lengths, lengths, sizes, sizes)
 @settings(deadline=None, max_examples=150)
-def test_the_three_questions_follow_from_the_definition(data, Nq, Nk, Br, Bc):
+def test_bounds_tiles_and_pairs_follow_from_visible(data, Nq, Nk, Br, Bc):
     mask, shape = data.draw(masks(Nq, Nk)), (Nq, Nk)
-    seen = mask.visible(*np.ogrid[:Nq, :Nk], shape) & np.ones(shape, bool)  # [Nq, Nk]
-    np.testing.assert_array_equal(mask.dense(shape), seen)
-    np.testing.assert_array_equal(mask.T.dense(shape[::-1]), seen.T)
-    assert pairs(mask, shape, Bc) == seen.sum()
+    visible = mask.visible(*np.ogrid[:Nq, :Nk], shape) & np.ones(shape, bool)  # [Nq, Nk]
+    np.testing.assert_array_equal(mask.dense(shape), visible)
+    np.testing.assert_array_equal(mask.T.dense(shape[::-1]), visible.T)
+    assert pairs(mask, shape, Bc) == visible.sum()
     kinds, keys = schedule(mask, shape, Br, Bc), tiling.tiles(Nk, Bc)
     for rows in tiling.tiles(Nq, Br):
         start, stop = mask.bounds(rows, shape)
-        assert not seen[rows, :start].any() and not seen[rows, max(stop, 0) :].any()
-        assert list(mask.tiles(rows, Bc, shape)) == [j for j, cols in enumerate(keys) if seen[rows, cols].any()]
+        assert not visible[rows, :start].any() and not visible[rows, max(stop, 0) :].any()
+        assert list(mask.tiles(rows, Bc, shape)) == [j for j, cols in enumerate(keys) if visible[rows, cols].any()]
         for j, cols in enumerate(keys):
-            kind = WHOLE if seen[rows, cols].all() else CUT if seen[rows, cols].any() else SKIPPED
+            kind = WHOLE if visible[rows, cols].all() else CUT if visible[rows, cols].any() else SKIPPED
             assert kinds[rows.start // Br, j] == kind
-            assert mask.whole(rows, cols, shape) == Mask.whole(mask, rows, cols, shape) == seen[rows, cols].all()
-            S_ij = np.ones(seen[rows, cols].shape, np.float32)
-            np.testing.assert_array_equal(mask.apply(S_ij, rows, cols, shape), np.where(seen[rows, cols], 1, -np.inf))
+            assert mask.whole(rows, cols, shape) == Mask.whole(mask, rows, cols, shape) == visible[rows, cols].all()
+            S_ij = np.ones(visible[rows, cols].shape, np.float32)  # [Br, Bc]
+            expected = np.where(visible[rows, cols], 1, -np.inf)  # [Br, Bc]
+            np.testing.assert_array_equal(mask.apply(S_ij, rows, cols, shape), expected)
 
 
 @given(st.data(), lengths, lengths, sizes, sizes)
@@ -84,19 +85,19 @@ def test_the_three_questions_follow_from_the_definition(data, Nq, Nk, Br, Bc):
 def test_one_loop_serves_every_mask_forward_and_backward(data, Nq, Nk, Br, Bc):
     mask, random = data.draw(masks(Nq, Nk)), np.random.default_rng(Nq)
     Q, K, V, dO = (random.normal(size=shape) for shape in ((Nq, 4), (Nk, 4), (Nk, 3), (Nq, 3)))
-    seen = mask.dense((Nq, Nk))
-    exact = attention(Q, K, V, mask=seen, return_lse=True)
+    visible = mask.dense((Nq, Nk))
+    exact = attention(Q, K, V, mask=visible, return_lse=True)
     for forward in (tiling.fa1_forward, tiling.fa2_forward):
         O, lse = forward(Q, K, V, Br, Bc, Rules(mask=mask))
         np.testing.assert_allclose(O, exact[0], 1e-12, 1e-13)
         np.testing.assert_allclose(lse, exact[1], 1e-12, 1e-13)
     ours = recomputation.backward(Q, K, V, O, lse, dO, Bc, Br, Rules(mask=mask))
-    for mine, true in zip(ours, attention_backward(Q, K, V, dO, mask=seen), strict=True):
+    for mine, true in zip(ours, attention_backward(Q, K, V, dO, mask=visible), strict=True):
         np.testing.assert_allclose(mine, true, 1e-11, 1e-12)
 
 
 def drawn(mask, Nq, Nk):
-    return ["".join(".#"[seen] for seen in row) for row in mask.dense((Nq, Nk)).astype(int)]
+    return ["".join(".#"[visible] for visible in row) for row in mask.dense((Nq, Nk)).astype(int)]
 
 
 def test_masks_by_hand():
@@ -128,8 +129,8 @@ def test_a_row_of_tiles_of_a_window_meets_one_tile_more_than_fit_into_it(W, T):
     late = kinds[W // T :]  # the window of these queries does not reach the first key
     assert ((late != SKIPPED).sum(1) == W // T + 1).all()
     assert ((late == CUT).sum(1) == 2).all()
-    seen = pairs(window(W - 1), (N, N)) - pairs(window(W - 1), (W, W))
-    assert seen / ((late != SKIPPED).sum() * T * T) == W / (W + T)
+    late_pairs = pairs(window(W - 1), (N, N)) - pairs(window(W - 1), (W, W))
+    assert late_pairs / ((late != SKIPPED).sum() * T * T) == W / (W + T)
 
 
 def test_causal_is_a_window_without_a_left_end():

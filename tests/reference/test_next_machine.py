@@ -1,4 +1,4 @@
-"""Tables of FlashAttention-4, an exponential by polynomial, a late maximum, an order of additions without waiting."""
+"""Tables of FlashAttention-4, exponentials by polynomial, a late maximum, and an order of additions without waits."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def test_cycles_of_half_a_product_are_refused():
 
 
 def alternations(c):
-    """How often the relative error of a polynomial reaches nearly its largest size with a changed sign."""
+    """Return how many runs of one sign the relative error of a polynomial has that reach nearly its largest size."""
     x = np.linspace(0, 1, 100_001)[1:]
     error = np.polynomial.polynomial.polyval(x, c.astype(np.float64)) / 2**x - 1
     runs = np.split(error, np.flatnonzero(np.diff(np.sign(error))) + 1)
@@ -46,7 +46,7 @@ def alternations(c):
 
 @pytest.mark.parametrize("degree", [1, 2, 3, 4])
 def test_the_largest_error_alternates(degree):
-    """Chebyshev: no polynomial of this degree that is 1 at 0 does better."""
+    """By Chebyshev's theorem, no other polynomial of this degree that is 1 at 0 then has a smaller largest error."""
     c = minimax(degree)
     assert c.dtype == np.float32 and len(c) == degree + 1 and c[0] == 1
     assert alternations(c) == degree + 1
@@ -63,7 +63,7 @@ def test_the_polynomial_is_as_good_as_the_published_one(degree, every):
     assert survey.ulps < {3: 1440, 4: 50, 5: 2.5}[degree]
 
 
-def test_a_fraction_of_every_float_is_surveyed():
+def test_the_survey_covers_the_fraction_of_every_float():
     """x - floor(x) of a float32 from -126 to 0 is a multiple of 2^-24."""
     rng = np.random.default_rng(0)
     x = -np.exp2(rng.uniform(-40, np.log2(126), 100_000)).astype(np.float32)
@@ -71,7 +71,7 @@ def test_a_fraction_of_every_float_is_surveyed():
     assert (f * 2**24 == np.round(f * 2**24)).all() and 0 <= f.min() and f.max() <= 1
 
 
-def test_the_whole_part_changes_no_digit():
+def test_the_integer_part_of_x_changes_no_digit():
     c, f = minimax(3), np.linspace(0, 1, 1000, endpoint=False, dtype=np.float32)
     for n in (-126, -20, -1, 0, 5, 100):
         x = (f + np.float32(n)).astype(np.float32)
@@ -109,7 +109,7 @@ def test_lanes_and_the_exponential_unit_are_balanced():
 
 
 def test_rates_are_what_the_machine_code_takes():
-    """Per thread and row of 128 scores: the stored counts of the kernel for Blackwell are those of ``Rates``."""
+    """``Rates`` agrees with the stored counts of the kernel for Blackwell, per thread and row of 128 scores."""
     unit, polynomial = (data.measured("blackwell_instructions")["ways"][way]["sass"] for way in ("unit", "polynomial"))
     fma, add = (lambda code, name=name: code[name] + 2 * code[f"{name}2"] for name in ("FFMA", "FADD"))
     assert fma(unit) == 128 and add(unit) == 127 and unit["FMNMX3"] == 63 and unit["F2FP"] == 64
@@ -126,15 +126,15 @@ def fold(S, V, Bc, threshold):
     state, largest = online_softmax.identity(len(S), V.shape[1], S.dtype), 0.0
     for start in range(0, S.shape[1], Bc):
         state = lazy_update(state, S[:, start : start + Bc], V[start : start + Bc], threshold)
-        seen = S[:, start : start + Bc] - np.where(state.m == -np.inf, 0, state.m)[:, None]
-        largest = max(largest, np.exp(seen).max())
+        exponents = S[:, start : start + Bc] - np.where(state.m == -np.inf, 0, state.m)[:, None]  # [rows, Bc]
+        largest = max(largest, np.exp(exponents).max())
     return state, largest
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 1.0, 8.0, 30.0]), st.floats(0.01, 60))
 def test_any_threshold_is_exact(seed, threshold, spread):
     rng = np.random.default_rng(seed)
-    S, V = rng.normal(scale=spread, size=(5, 24)).cumsum(1), rng.normal(size=(24, 3))  # it drifts: m must rise
+    S, V = rng.normal(scale=spread, size=(5, 24)).cumsum(1), rng.normal(size=(24, 3))  # a drift, so that m rises
     S[0, :9], S[1] = -np.inf, -np.inf
     state, largest = fold(S, V, 4, threshold)
     with np.errstate(invalid="ignore"):
@@ -187,7 +187,7 @@ def test_every_tile_is_visited_and_added_once(causal, shifted):
     assert sum(map(len, visits)) == sum(map(len, turns)) == len(pairs)
 
 
-def test_an_order_that_cannot_be_kept_is_said(monkeypatch):
+def test_an_order_in_which_all_programs_wait_is_refused(monkeypatch):
     monkeypatch.setattr(next_machine, "turns", lambda T, *_: [[1, 0], [0, 1]])
     with pytest.raises(ValueError, match="every program waits for another's turn"):
         next_machine.finished(2)

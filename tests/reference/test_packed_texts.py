@@ -1,4 +1,4 @@
-"""Packed texts: every text is as if it were alone, and the tiles cover each row once."""
+"""Packed texts: every text has the output that it has alone, and the tiles cover each row once."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def rows(seed, T, d):
     return np.random.default_rng(seed).normal(size=(T, d))
 
 
-def test_each_text_is_as_if_it_were_alone():
+def test_each_text_has_the_output_that_it_has_alone():
     ends, other = packed_texts.offsets(LENGTHS), packed_texts.offsets([7, 2, 1, 8, 4])
     Q, K, V = rows(0, 17, 4), rows(1, 22, 4), rows(2, 22, 3)
     rules = dict(mask=causal(), score=alibi(0.2), sink=0.1)
@@ -58,13 +58,13 @@ def test_the_work_has_every_row_once_and_no_tile_of_two_texts(Br):
     assert all(0 < stop - start <= Br and start % Br == 0 for _, start, stop in packed_texts.work(ends, Br))
 
 
-@pytest.mark.parametrize("ends, other, says", [
+@pytest.mark.parametrize("ends, other, sentence", [
     ([0, 3], [0, 4], "offsets of Q must begin with 0, not decrease, and end with its 4 rows"),
     ([1, 4], [0, 4], "offsets of Q"),
     ([0, 4], [0, 3, 2, 4], "offsets of K"),
     ([0, 2, 4], [0, 4], "as many texts of keys as of queries, got 1, 2"),
 ])  # fmt: skip
-def test_bad_offsets_are_one_sentence(ends, other, says):
+def test_bad_offsets_get_a_sentence(ends, other, sentence):
     X = rows(0, 4, 2)
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=sentence):
         packed_texts.forward(X, X, X, np.array(ends), np.array(other), 2, 2)

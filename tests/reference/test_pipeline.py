@@ -57,7 +57,7 @@ def test_adversarial_inputs(inputs, mask, Br, Bc, dtype):
 
 
 def test_the_budget_is_that_of_a_block_of_128_by_128():
-    """4 * 128^3 operations at 4096 a cycle; exponentials, maxima, the rest of both warpgroups."""
+    """Products: 4 * 128^3 operations at 4096 a cycle. Both warpgroups: exponentials + maxima + the rest."""
     budget = Budget()
     assert [2 * n * cycles for n, cycles in (budget.scores, budget.weighted)] == [1024, 1024]
     assert 2 * (budget.softmax + budget.rescale) == 1056 + 270 + 530
@@ -99,20 +99,20 @@ def test_each_idea_makes_a_short_run_shorter(head):
 
 
 def test_a_head_start_does_what_turns_do(head):
-    """If each consumer begins with its own half of Q, turns change nothing: they are out of step anyway."""
+    """If each consumer begins with its own half of Q, the consumers are out of step without turns, too."""
     Q, K, V = head
     runs = [pipeline.forward(Q, K, V, Design(ping_pong=on, whole_q=False)) for on in (True, False)]
     assert runs[0].cycles == runs[1].cycles
 
 
-def test_instructions_are_issued_at_any_speed_where_turns_are_taken(head):
+def test_with_turns_the_interval_between_instructions_has_no_effect(head):
     Q, K, V = head
     runs = [pipeline.forward(Q, K, V, Design(budget=Budget(issue=n))) for n in (1, 8, 31)]
     assert len({run.cycles for run in runs}) == 1
 
 
 @pytest.mark.parametrize("design", DESIGNS[::5], ids=lambda design: str(design)[7:].split(", budget")[0])
-def test_the_clock_is_honest(head, design):
+def test_events_do_not_overlap_and_take_the_cycles_of_the_budget(head, design):
     Q, K, V = head
     run = pipeline.forward(Q[:200], K, V, design)
     cost, busy = design.cost, {}
@@ -120,7 +120,7 @@ def test_the_clock_is_honest(head, design):
         assert 0 <= event.start <= event.end <= run.cycles
         busy.setdefault((event.unit, event.by), []).append((event.start, event.end))
     for (unit, _), times in busy.items():
-        if unit in ("vector units", "copy engine") or unit.startswith("consumer"):  # one thing after the other
+        if unit in ("vector units", "copy engine") or unit.startswith("consumer"):  # these do one thing at a time
             assert all(end <= start for (_, end), (start, _) in pairwise(sorted(times)))
     for kind, (n, cycles) in {"S": cost.scores, "PV": cost.weighted}.items():
         lengths = [event.end - event.start for event in run.events if event.kind == kind]
@@ -135,7 +135,7 @@ def products(run):
 
 
 def together(run):
-    """Pairs of products of different consumers that the tensor core works on by turns, instruction by instruction."""
+    """Return how many pairs of products of different consumers overlap in time, instruction by instruction."""
     return sum(a[2] < b[2] and a[0] < b[1] and b[0] < a[1] for a, b in product(products(run), repeat=2))
 
 
@@ -172,7 +172,7 @@ def test_a_barrier_counts_arrivals_and_bytes_and_shows_a_parity():
     assert barrier.deliver(40) and barrier.phase == 1
     assert barrier.completed(0) and not barrier.completed(1)
     assert not barrier.arrive() and barrier.arrive() and barrier.phase == 0
-    assert barrier.completed(1) and not barrier.completed(0)  # two phases on, it looks as in the beginning
+    assert barrier.completed(1) and not barrier.completed(0)  # after two phases it looks as in the beginning
 
 
 def test_two_programs_share_the_vector_units():
@@ -194,7 +194,7 @@ DEADLOCKS = {
         {"full_phase": lambda n: (n & 1) ^ 1},
         "producer for phase 0 of empty[1]",
     ),
-    "more arrivals wanted than there are": ({"empty_count": 3}, "producer for phase 0 of empty[0]"),
+    "a barrier expects more arrivals than there are": ({"empty_count": 3}, "producer for phase 0 of empty[0]"),
 }
 
 
@@ -202,9 +202,9 @@ DEADLOCKS = {
 @pytest.mark.parametrize("mistake, sentence", DEADLOCKS.values(), ids=DEADLOCKS)
 def test_a_deadlock_says_who_waits_for_what(head, mistake, sentence, strict):
     Q, K, V = head
-    with pytest.raises(sm.Deadlock) as caught:
+    with pytest.raises(sm.Deadlock) as error:
         pipeline.forward(Q[:128], K, V, Design(**mistake), strict=strict)
-    assert sentence in str(caught.value)
+    assert sentence in str(error.value)
 
 
 RACES = {
@@ -234,12 +234,12 @@ RACES = {
 @pytest.mark.parametrize("mistake, sentence", RACES.values(), ids=RACES)
 def test_a_race_says_who_when_and_where(head, mistake, sentence):
     Q, K, V = head
-    with pytest.raises(sm.Race) as caught:
+    with pytest.raises(sm.Race) as error:
         pipeline.forward(Q[:128], K, V, Design(**mistake))
-    assert str(caught.value) == sentence
+    assert str(error.value) == sentence
 
 
-def test_an_uncaught_race_gives_a_wrong_number_or_a_right_one_by_luck(head):
+def test_without_strict_a_race_gives_a_wrong_number_or_a_right_one_by_luck(head):
     Q, K, V = head
     O = attention(Q[:128], K, V)
     early = pipeline.forward(Q[:128], K, V, Design(early=True), strict=False)
@@ -258,10 +258,10 @@ EDITS = {
     "Q is replaced before it is read": ("produce", "yield Wait(pipe.q_empty[w], (this.t & 1) ^ 1)", "pass", sm.Race),
     "Q's phase never changes": ("consume", "yield Wait(half, this.t & 1)", "yield Wait(half, 0)", sm.Race),
     "full is not waited for": ("consume", IN, "pass", sm.Race),
-    "a turn is kept": ("consume", "yield Arrive(pipe.turn[(w + 1) % design.consumers])", "pass", sm.Deadlock),
+    "a turn is not passed on": ("consume", "yield Arrive(pipe.turn[(w + 1) % design.consumers])", "pass", sm.Deadlock),
     "both wait for the other's turn": ("consume", "(g & 1) ^ 1 if w == 0 else g & 1", "g & 1", sm.Deadlock),
-    "Q is not given back": ("consume", "yield Arrive(pipe.q_empty[w])", "pass", sm.Deadlock),
-    "a stage is not given back": ("consume", "if not design.early", "if design.early", sm.Deadlock),
+    "Q is not released": ("consume", "yield Arrive(pipe.q_empty[w])", "pass", sm.Deadlock),
+    "a stage is not released": ("consume", "if not design.early", "if design.early", sm.Deadlock),
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The backward pass by tiles, against float64 and torch's autograd, and its bill."""
+"""The backward pass by tiles agrees with float64 and with torch's autograd, and its bytes with the closed form."""
 
 import tracemalloc
 
@@ -41,11 +41,11 @@ def tiled(Q, K, V, dO, Br, Bc, mask=None, memory=None):
 
 
 def hold(inputs, Br, Bc, mask=None):
-    """Our error is at most twice the plain computation's and one rounding of what we keep: O and lse. NaN fails.
+    """Assert that our error is at most twice that of the plain computation, plus one rounding of O and of lse.
 
-    dS = P * (dP - delta) is a difference. Where a row looks at one key only both are equal, and the plain computation,
-    which takes delta from the very same dP, gives 0; from O and dO it comes out equal up to its rounding. And a
-    rounding of lse, large where the scores are, changes a row of P by that many parts of it.
+    dS = P * (dP - delta) is a difference. In a row with one visible key, dP equals delta. The plain computation takes
+    delta from the same dP, so its dS is exactly 0. Ours takes delta from O and dO, which equals dP only up to rounding.
+    A rounding of lse, which is large if scores are large, is the relative change of a row of P. NaN fails.
     """
     Q, K, V, dO = (x.astype(np.float64) for x in inputs)
     exact = attention_backward(Q, K, V, dO, mask=mask)
@@ -158,7 +158,7 @@ def test_a_row_sum_over_one_tile_only_is_wrong():
     assert 0.1 < np.linalg.norm(dQ - true) / np.linalg.norm(true) < 0.3
 
 
-# Dropout: against the dense computation with the whole mask written out.
+# Dropout, compared with the dense computation with a dense mask.
 def dense_with_dropout(Q, K, V, dO, Z, mask):
     P, lse = weights(Q, K, mask=mask)
     dP = Z * (dO @ V.T)
@@ -174,16 +174,14 @@ def test_replayed_dropout_equals_a_stored_mask(name):
     Z = dropout.tile(slice(0, Nq), slice(0, Nk), np.float64)
     rules = Rules(mask=mask, dropout=dropout)
     O, lse = tiling.fa2_forward(Q, K, V, Br, Bc, rules)
-    ours = recomputation.backward(
-        Q, K, V, O, lse, dO, 11, 6, Rules(mask=mask, dropout=dropout)
-    )  # other tiles than forward's
+    ours = recomputation.backward(Q, K, V, O, lse, dO, 11, 6, rules)  # other tiles than forward's
     O_dense, lse_dense, dense = dense_with_dropout(Q, K, V, dO, Z, mask)
     assert np.abs(O - O_dense).max() < 1e-14 and np.array_equal(lse == -np.inf, lse_dense == -np.inf)
     for mine, true in zip(ours, dense, strict=True):
         assert np.abs(mine - true).max() < 1e-13
 
 
-def test_replayed_mask_gives_what_the_stored_one_gives():
+def test_replayed_dropout_equals_that_of_standard_attention():
     Q, K, V, dO = inputs(50, 60, 8, 8)
     memory, dropout = Memory(), Dropout(0.2, seed=6)
     O, lse = tiling.fa2_forward(Q, K, V, 16, 16, Rules(dropout=dropout))
@@ -211,7 +209,7 @@ def test_dropout_moves_no_byte():
     assert plain.bytes == dropped.bytes
 
 
-# The bill
+# The bytes and FLOPs
 def test_paper_configuration_is_33_passes():
     N, d = 1024, 64
     Q, K, V, dO = inputs(N, N, d, d, np.float16)
@@ -238,8 +236,8 @@ def test_flops_are_those_of_the_products_in_the_run():
     O, lse = np.array(O), np.array(lse)
     _, backward = costs.counted(recomputation.backward, Q, K, V, O, lse, dO, 16, 16)
     assert forward + backward == costs.flops(64, 64, 16, training=True, rebuilt=True)
-    kept, rebuilt = (costs.flops(64, 64, 16, training=True, rebuilt=again) for again in (False, True))
-    assert rebuilt * 6 == kept * 7
+    stored, rebuilt = (costs.flops(64, 64, 16, training=True, rebuilt=again) for again in (False, True))
+    assert rebuilt * 6 == stored * 7
 
 
 def test_nothing_of_the_size_of_the_scores_is_ever_alive():
@@ -264,7 +262,7 @@ def test_tiles_that_do_not_fit_say_so():
 
 
 @pytest.mark.parametrize(
-    "spoil, error, says",
+    "spoil, error, sentence",
     [
         (lambda a: a | {"O": a["O"][:-1]}, ValueError, "O and dO"),
         (lambda a: a | {"lse": a["lse"][:-1]}, ValueError, "lse"),
@@ -275,10 +273,10 @@ def test_tiles_that_do_not_fit_say_so():
         (lambda a: a | {"Q": a["Q"].astype(int)}, TypeError, "floating-point numbers"),
     ],
 )
-def test_bad_input_is_one_sentence(spoil, error, says):
+def test_bad_input_gets_a_sentence(spoil, error, sentence):
     Q, K, V, dO = inputs(10, 12, 4, 4)
     O, lse = tiling.fa2_forward(Q, K, V, 4, 4)
     arguments = {"Q": Q, "K": K, "V": V, "O": O, "lse": lse, "dO": dO, "Br": 4, "Bc": 4}
-    with pytest.raises(error, match=says) as caught:
+    with pytest.raises(error, match=sentence) as refusal:
         recomputation.backward(**spoil(arguments))
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(refusal.value)

@@ -1,4 +1,4 @@
-"""ring: the same as attention on one processor, whatever the placement; and the same steps as the real thing's."""
+"""Ring attention equals attention on one processor for every placement, and its steps are those of the schedule."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The roads not taken: exact where they say so, the function they say elsewhere, and what each is billed for."""
+"""The roads not taken: some are exact, the others compute the function that they state; and the costs of each."""
 
 import numpy as np
 import pytest
@@ -41,9 +41,10 @@ def inputs(Nq, Nk, d, dv, dtype=np.float32, size=1.0):
 
 
 def hold(road, Q, K, V, **options):
-    """Demand twice the plain error and one rounding, of the output and of the scores: e^s changes by |s| parts of it.
+    """Assert that a road's error is at most twice the plain one, plus one rounding of the output and of the scores.
 
-    Two right computations may round a score differently, so the plain one can be the luckier of the two.
+    A relative rounding of a score s changes e^s by |s| times as much. Two right computations may round a score
+    differently, so the plain one may have the smaller error by chance.
     """
     wide = [X.astype(np.float64) for X in (Q, K, V)]
     exact = attention(*wide, **options)
@@ -87,16 +88,16 @@ def test_gradients_are_exact_with_and_without_checkpoint(checkpoint):
         assert_as_exact_as_plain(ours, theirs, true)
 
 
-def places(Nq, Nk):
+def distances(Nq, Nk):
     i, j = np.ogrid[:Nq, :Nk]
-    return i - j
+    return i - j  # [Nq, Nk]
 
 
 @pytest.mark.parametrize("w", [0, 1, 5, 100])
 @pytest.mark.parametrize("Br", [1, 7, 64])
 def test_window_equals_dense_under_its_mask_tiled_or_gathered(w, Br):
     Q, K, V = inputs(50, 50, 16, 8)
-    mask = abs(places(50, 50)) <= w
+    mask = abs(distances(50, 50)) <= w
     exact = attention(*(X.astype(float) for X in (Q, K, V)), mask=mask)
     for O in (windowed(Q, K, V, w, Br, 16), gathered(Q, K, V, window(w))):
         assert_as_exact_as_plain(O, attention(Q, K, V, mask=mask), exact)
@@ -104,7 +105,7 @@ def test_window_equals_dense_under_its_mask_tiled_or_gathered(w, Br):
 
 def test_strided_equals_dense_under_its_mask():
     Q, K, V = inputs(50, 50, 16, 8)
-    mask = (abs(places(50, 50)) <= 3) | (places(50, 50) % 7 == 0)
+    mask = (abs(distances(50, 50)) <= 3) | (distances(50, 50) % 7 == 0)
     exact = attention(*(X.astype(float) for X in (Q, K, V)), mask=mask)
     assert_as_exact_as_plain(gathered(Q, K, V, strided(3, 7)), attention(Q, K, V, mask=mask), exact)
 
@@ -127,7 +128,7 @@ def test_directions_are_normal_and_orthogonal_in_blocks():
 
 
 def features(X, omega):
-    """phi(X) [N, r]."""
+    """Return phi(X), [N, r]."""
     return np.exp(roads_not_taken.log_features(X, omega)) / len(omega) ** 0.5
 
 
@@ -140,7 +141,7 @@ def test_product_of_features_is_the_exponential_on_average():
 
 
 def low_rank_as_printed(Q, K, V, omega, scale):
-    """phi(Q) (phi(K)^T V) over phi(Q) (phi(K)^T 1), in float64."""
+    """Return phi(Q) (phi(K)^T V) divided by phi(Q) (phi(K)^T 1), in float64."""
     Q, K, V = (X.astype(float) for X in (Q, K, V))
     phi_Q, phi_K = (features(scale**0.5 * X, omega) for X in (Q, K))
     return phi_Q @ (phi_K.T @ V) / (phi_Q @ phi_K.sum(0))[:, None]
@@ -172,7 +173,7 @@ def test_low_rank_comes_closer_with_more_features():
     assert many < few / 4
 
 
-# what each is billed for, at N = 64, d = 16, float32
+# the costs of each, at N = 64, d = 16, float32
 
 N, D = 64, 16
 Q, K, V = inputs(N, N, D, D)
@@ -195,30 +196,30 @@ def test_lazy_moves_the_whole_matrix_chunk_by_chunk(Br, Bc):
     assert b.moved > measure(standard_attention.forward, Q, K, V, Br=16, exact=EXACT).moved
 
 
-def test_checkpointing_pays_a_second_forward_pass_and_the_head_needs_as_much():
+def test_checkpointing_costs_a_second_forward_pass_and_saves_no_memory_of_one_head():
     forward = measure(standard_attention.forward, Q, K, V, Br=16, exact=EXACT)
     dQ, _, _ = attention_backward(Q, K, V, V)
-    kept, again = (measure(trained, Q, K, V, V, Br=16, checkpoint=on, exact=dQ, output="dQ") for on in (False, True))
-    assert again.moved - kept.moved == forward.moved and again.flops - kept.flops == forward.flops
-    assert again.extra == kept.extra == 4 * 4 * N * N  # S, P, dP, dS
-    assert kept.flops == 3 * forward.flops
+    plain, again = (measure(trained, Q, K, V, V, Br=16, checkpoint=on, exact=dQ, output="dQ") for on in (False, True))
+    assert again.moved - plain.moved == forward.moved and again.flops - plain.flops == forward.flops
+    assert again.extra == plain.extra == 4 * 4 * N * N  # S, P, dP, dS
+    assert plain.flops == 3 * forward.flops
 
 
-def test_gathering_pays_two_vectors_a_pair():
-    pairs = (abs(places(N, N)) <= 4).sum()
+def test_gathering_moves_two_vectors_for_each_pair():
+    pairs = (abs(distances(N, N)) <= 4).sum()
     b = measure(gathered, Q, K, V, window(4), exact=EXACT)
     assert (b.extra, b.moved, b.flops) == (0, 4 * (2 * pairs * D + 2 * N * D), 4 * pairs * D)
 
 
 def test_a_tiled_window_computes_more_and_moves_less_than_a_gathered_one():
-    one, many = (
+    gather, tiles = (
         measure(gathered, Q, K, V, window(4), exact=EXACT),
         measure(windowed, Q, K, V, w=4, Br=16, Bc=4, exact=EXACT),
     )
     keys = 2 * 20 + 2 * 24  # tiles at an end see 4 keys beyond themselves, the others 8
-    assert many.moved == 4 * D * (2 * N + 2 * keys) + 4 * N and many.extra == 4 * N  # lse
-    assert many.flops == 4 * D * 16 * keys
-    assert many.moved < one.moved / 4 and many.flops > 2 * one.flops
+    assert tiles.moved == 4 * D * (2 * N + 2 * keys) + 4 * N and tiles.extra == 4 * N  # lse
+    assert tiles.flops == 4 * D * 16 * keys
+    assert tiles.moved < gather.moved / 4 and tiles.flops > 2 * gather.flops
 
 
 def test_low_rank_and_sampled_read_everything_once():
@@ -231,7 +232,7 @@ def test_low_rank_and_sampled_read_everything_once():
     assert (b.extra, b.moved, b.flops) == (0, 4 * (2 * N * D + 2 * n * D), 4 * N * n * D)
 
 
-def test_what_the_lesson_says_of_the_real_heads():
+def test_the_lessons_statements_about_real_heads():
     alice = data.captured("alice")
     omega = roads_not_taken.directions(128, 32)
     errors = {}
@@ -241,14 +242,14 @@ def test_what_the_lesson_says_of_the_real_heads():
         approximations = windowed(q, k, v, 16, 64, 16), low_rank(q, k, v, omega, 64, 64), sampled(q, k, v, 64, 64)
         errors[head] = [error(O, exact) for O in approximations]
     near, wide = errors.values()
-    assert near[0] < 0.4 and min(near[1:]) > 0.8  # a window's head
-    assert wide[0] > 0.8 and max(wide[1:]) < 0.4  # not a window's head
+    assert near[0] < 0.4 and min(near[1:]) > 0.8  # only the window is good for this head
+    assert wide[0] > 0.8 and max(wide[1:]) < 0.4  # only the window is bad for this head
     last = [alice.head(5, head) for head in range(12)]
     worse = [error(windowed(q, k, v, 16, 64, 16), attention(q, k, v)) > 1 for q, k, v in last]
     assert sum(worse) > 6
 
 
-# bad input: a sentence
+# bad input
 
 BAD = {
     "expected Q": lambda: row_by_row(Q, K[:, :4], V, 8),
@@ -280,7 +281,7 @@ def test_a_memory_too_small_for_a_row_says_so():
         row_by_row(Q, K, V, 1, memory=Memory(300))
 
 
-def test_tiling_is_the_lazy_softmax_that_asks_where():
+def test_tiling_has_the_flops_of_lazy_and_moves_less_than_half_the_bytes():
     ours, theirs = (
         measure(tiling.fa2_forward, Q, K, V, Br=16, Bc=8, exact=EXACT),
         measure(lazy, Q, K, V, 16, 8, exact=EXACT),

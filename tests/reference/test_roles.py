@@ -1,4 +1,4 @@
-"""The roles of a B200's forward pass compute attention, in the cycles that the parts allow, and races are caught."""
+"""The roles of a B200's forward pass compute attention in the cycles that its units allow; wrong roles are noticed."""
 
 from itertools import pairwise
 
@@ -48,7 +48,7 @@ def test_the_polynomial_is_lost_in_the_rounding_of_weights(head):
 
 @pytest.mark.parametrize("d, dv, cycles", [(64, None, 2048), (128, None, 2176), (192, 128, 2560)])
 def test_cycles_per_block_when_the_pipeline_is_filled(head, d, dv, cycles):
-    """Exponentials at d = 64; at 128 the chain S, maximum, weights, P V of one tile; at 192 the products."""
+    """The limit at d = 64: exponentials. At 128: the chain S, maximum, weights, P V of one tile. At 192: products."""
     run = roles.forward(*head, Design(d=d, dv=dv), Bc=32)
     assert run.steady == pytest.approx(cycles, rel=2e-3) and run.blocks == 16
     assert run.busy["exponential unit"] == 16 * 2048 and run.cycles > 16 * cycles
@@ -57,7 +57,7 @@ def test_cycles_per_block_when_the_pipeline_is_filled(head, d, dv, cycles):
 
 
 def best(head, **about):
-    """The share with the fewest cycles, the least of those that are equally good within half a per cent."""
+    """Return the smallest share whose cycles exceed the fewest by at most half a per cent."""
     shares = [n / 16 for n in range(6)]
     cycles = [roles.forward(*head, Design(share=share, **about), Bc=32).steady for share in shares]
     return next(share for share, it in zip(shares, cycles, strict=True) if it <= 1.005 * min(cycles))
@@ -68,7 +68,7 @@ def test_the_best_share_falls_with_the_head_dimension(head, d, dv, share):
     assert best(head, d=d, dv=dv) == share
 
 
-def test_twice_the_exponentials_want_no_polynomial(head):
+def test_with_twice_the_exponentials_per_cycle_no_polynomial_is_best(head):
     assert best(head, d=64, rates=Rates(exponentials=32)) == 0
 
 
@@ -79,7 +79,7 @@ def test_a_late_maximum_spares_rescaling(head):
 
 
 @pytest.mark.parametrize("design", [Design(), Design(share=0.25, d=64), Design(stages=2)], ids=str)
-def test_the_clock_is_honest(head, design):
+def test_events_lie_within_the_run_and_no_unit_does_two_things_at_once(head, design):
     run = roles.forward(*head, design, Bc=64)
     one_at_a_time = {unit: [] for unit in ("copy engine", "load", "multiply", "correct", "softmax 0", "softmax 1")}
     for event in run.events:
@@ -115,10 +115,10 @@ EDITS = {
     "S is not waited for": ("softmax", "yield Wait(pipe.s_full[w], j & 1)", "pass", sm.Race),
     "the phase of S never flips": ("softmax", "pipe.s_full[w], j & 1", "pipe.s_full[w], 0", sm.Race),
     "O is divided before it is there": ("correct", "yield Wait(pipe.o_full[w], 0)", "pass", sm.Race),
-    "stages are not given back": ("multiply", "yield Commit(pipe.empty[stage])", "pass", sm.Deadlock),
+    "stages are not released": ("multiply", "yield Commit(pipe.empty[stage])", "pass", sm.Deadlock),
     "P is not announced": ("softmax", "yield Arrive(pipe.p_full[w])", "pass", sm.Deadlock),
     "O is not announced": ("multiply", "yield Commit(pipe.o_full[w])", "pass", sm.Deadlock),
-    "the correction says nothing": ("correct", "yield Arrive(pipe.corrected[w])", "pass", sm.Deadlock),
+    "the correction is not announced": ("correct", "yield Arrive(pipe.corrected[w])", "pass", sm.Deadlock),
 }
 
 
@@ -128,7 +128,7 @@ def test_a_wrong_role_is_caught(head, role, old, new, error):
         roles.forward(*head, Design(threshold=0, stages=2), Bc=32, **{role: edited(getattr(roles, role), old, new)})
 
 
-def test_a_race_that_is_let_pass_is_told(head):
+def test_without_strict_a_race_is_recorded(head):
     wrong = edited(roles.multiply, "yield Wait(pipe.p_full[w], j & 1)", "pass")
     run = roles.forward(*head, Bc=64, strict=False, multiply=wrong)
     assert "multiply wants P_0 from S[0], but it holds S_0" in run.races[0]

@@ -1,4 +1,4 @@
-"""The two clocks, and what attention asks for: equal to what the counting memory books."""
+"""The two clocks, and the work of attention, whose bytes are those that the counting memory counts."""
 
 import numpy as np
 import pytest

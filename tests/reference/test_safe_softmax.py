@@ -20,7 +20,7 @@ ROWS = {
 @pytest.mark.parametrize("streamed", [safe_softmax.safe_streamed, safe_softmax.online_streamed])
 def test_streamed_softmax_equals_safe_softmax(streamed, name):
     if name == "masked first block" and streamed is safe_softmax.safe_streamed:
-        pytest.skip("knows its maximum from the whole row")
+        pytest.skip("its maximum is that of the whole row, so a masked first block is no special case")
     x = ROWS[name].astype(np.float32)
     assert_as_exact_as_plain(streamed(x, 8, Memory()), safe_softmax.safe(x), safe_softmax.safe(x.astype(float)))
 
@@ -57,7 +57,7 @@ def test_accesses_an_element_are_those_of_milakov_and_gimelshein(streamed, loads
 @pytest.mark.parametrize("name", ROWS)
 def test_log_sum_exp_equals_the_oracles(name, dtype):
     x = ROWS[name].astype(dtype)[None]
-    Q, K = np.ones((1, 1), dtype), x.T  # whose scores are x
+    Q, K = np.ones((1, 1), dtype), x.T  # their scores are x
     exact = weights(Q.astype(float), K.astype(float), scale=1)[1]
     assert_as_exact_as_plain(safe_softmax.lse(x), weights(Q, K, scale=1)[1], exact)
 

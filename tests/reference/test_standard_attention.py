@@ -1,4 +1,4 @@
-"""Attention as separate kernels: the oracle's numbers, and a bill that the closed form predicts to the byte."""
+"""Attention as separate kernels: the oracle's numbers, and bytes that the closed form predicts exactly."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def inputs(Nq, Nk, d, dv, dtype=np.float64, seed=0):
 
 
 def with_dropout(Q, K, V, dO, Z, **masks):
-    """O and the gradients with the weights P * Z: FlashAttention, appendix B.4, every matrix written out."""
+    """Return O and the gradients with the weights P * Z, with dense matrices. Source: FlashAttention, appendix B.4."""
     scale = Q.dtype.type(Q.shape[1] ** -0.5)
     P, _ = weights(Q, K, **masks)
     dP = (dO @ V.T) * Z
@@ -202,7 +202,7 @@ def test_fast_memory_needs_a_band_and_a_thin_matrix_but_no_square_one():
 
 
 @pytest.mark.parametrize(
-    "change, error, says",
+    "change, error, sentence",
     [
         ({"K": np.ones((6, 2))}, ValueError, r"expected Q \[Nq, d\]"),
         ({"V": np.ones((6, 3), np.float32)}, TypeError, "must have one dtype"),
@@ -211,13 +211,13 @@ def test_fast_memory_needs_a_band_and_a_thin_matrix_but_no_square_one():
         ({"Br": 0}, ValueError, "Br must be a whole number from 1 on, got 0"),
     ],
 )
-def test_bad_input_gets_a_sentence(change, error, says):
+def test_bad_input_gets_a_sentence(change, error, sentence):
     Q, K, V, _ = inputs(5, 6, 3, 3)
-    with pytest.raises(error, match=says):
+    with pytest.raises(error, match=sentence):
         standard_attention.forward(**({"Q": Q, "K": K, "V": V} | change))
 
 
-def test_backward_refuses_a_memory_that_does_not_fit():
+def test_backward_refuses_the_memory_of_another_forward_pass():
     Q, K, V, dO = inputs(5, 6, 3, 3)
     memory = Memory()
     with pytest.raises(ValueError, match="expected the memory of a forward pass"):

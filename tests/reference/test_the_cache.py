@@ -1,4 +1,4 @@
-"""Bytes of the cache, room that is wasted, and latent attention: absorbed equals expanded."""
+"""Bytes of the cache, wasted room, and latent attention: the absorbed form equals the expanded one."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def test_absorbed_equals_expanded(H, N):
     inputs = latents(H, N)
     expected = the_cache.expanded(*inputs, 10**-0.5)
     np.testing.assert_allclose(the_cache.absorbed(*inputs, 10**-0.5), expected, 1e-12)
-    assert np.abs(the_cache.absorbed(*inputs, 14**-0.5) - expected).max() > 1e-3 or N == 1  # not the latent's width
+    assert np.abs(the_cache.absorbed(*inputs, 14**-0.5) - expected).max() > 1e-3 or N == 1  # another scale
 
 
 def test_bytes_per_token_and_layer():

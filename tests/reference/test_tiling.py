@@ -62,7 +62,7 @@ adversarial = pytest.mark.parametrize("inputs, mask", ADVERSARIAL.values(), ids=
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_tiled_equals_dense(forward, inputs, mask, Br, Bc, dtype):
     if dtype == np.float16:
-        inputs = [np.clip(tensor, -100, 100) for tensor in inputs]  # what plain float16 can hold of the scores
+        inputs = [np.clip(tensor, -100, 100) for tensor in inputs]  # plain float16 must not overflow
     inputs = [tensor.astype(dtype) for tensor in inputs]
     with np.errstate(over="raise", invalid="raise"):
         result = forward(*inputs, Br, Bc, Rules(mask=mask))
@@ -80,21 +80,21 @@ def test_lse_is_float32_or_better(forward):
 
 
 @both_orders
-def test_the_scale_is_the_callers_where_one_is_given(forward):
+def test_a_scale_of_the_caller_is_used(forward):
     inputs = draw(9, 9)
     ours, expected = forward(*inputs, 4, 4, Rules(scale=0.7))[0], attention(*inputs, scale=0.7)
     np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_a_finished_tile_is_a_state():
-    """(lse, 1, O) goes on where (m, l, O) stopped."""
+    """An update of (lse, 1, O) gives the same as one of (m, l, O)."""
     Q, K, V = draw(4, 12, dtype=np.float64)
     first, second = Q @ K[:5].T, Q @ K[5:].T
     state = online_softmax.update(online_softmax.identity(4, 5, float), first, V[:5])
     O, lse = online_softmax.finish(state)
     assert same_state(online_softmax.State(lse, np.ones(4), O), state)
-    going_on = online_softmax.update(online_softmax.State(lse, np.ones(4), O), second, V[5:])
-    assert same_state(going_on, online_softmax.update(state, second, V[5:]))
+    continued = online_softmax.update(online_softmax.State(lse, np.ones(4), O), second, V[5:])
+    assert same_state(continued, online_softmax.update(state, second, V[5:]))
 
 
 MASKS = full(), causal(), window(3), window(0, 5), window(2, np.inf)
@@ -111,7 +111,7 @@ def test_counted_bytes_equal_the_closed_form(forward, Nq, Nk, Br, Bc, mask, dtyp
 
 
 def test_the_bills_by_hand():
-    """Four queries and keys, tiles of two: units of N d elements are 4 x 1 x 4 = 16 bytes, lse has 16 bytes."""
+    """Four queries and keys, tiles of two, d = 1: a pass over N d numbers is 4 x 1 x 4 = 16 bytes, and so is lse."""
     fa2 = tiling.fa2_traffic(4, 4, 1, 2, 2)
     assert fa2 == {("load", "Q"): 16, ("load", "K"): 32, ("load", "V"): 32, ("store", "O"): 16, ("store", "lse"): 16}
     fa1 = tiling.fa1_traffic(4, 4, 1, 2, 2)
@@ -133,10 +133,10 @@ def test_causal_tiles_above_the_diagonal_are_not_visited():
 @pytest.mark.parametrize("Nq, Nk", [(32, 32), (19, 41), (41, 19)])
 def test_only_tiles_on_the_diagonal_are_masked(Nq, Nk):
     for rows, cols in product(tiling.tiles(Nq, 8), tiling.tiles(Nk, 8)):
-        seen = np.tri(Nq, Nk, Nk - Nq, dtype=bool)[rows, cols]  # [Br, Bc]
-        Q_i, K_j = np.ones((len(seen), 1)), np.ones((seen.shape[1], 1))
+        visible = np.tri(Nq, Nk, Nk - Nq, dtype=bool)[rows, cols]  # [Br, Bc]
+        Q_i, K_j = np.ones((len(visible), 1)), np.ones((visible.shape[1], 1))
         S_ij = Rules(mask=causal(), scale=1.0).scores(Q_i, K_j, rows, cols, (Nq, Nk))
-        np.testing.assert_array_equal(S_ij, np.where(seen, 1, -np.inf))
+        np.testing.assert_array_equal(S_ij, np.where(visible, 1, -np.inf))
 
 
 @both_orders

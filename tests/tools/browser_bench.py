@@ -20,7 +20,7 @@ from tests.browser.test_page import DRAGS, middle
 from tests.browser.test_site import BESIDE, FIGURES, LESSONS
 
 PRESSES = 40
-QUICK, NEW = (16, 33), 150  # ms: (median, 95th percentile) for numbers that the page has; for new ones
+QUICK, NEW = (16, 33), 150  # limits in ms: median and 95th percentile if the page has the numbers; median of others
 VISITS, FIRST = 5, 1000  # visits of each page of the site; the limit in ms for its first picture
 MEGABYTES = {"the site": 25, "its largest figure": 3}
 
@@ -98,7 +98,7 @@ def report(name, where, host):
 
 
 def new_times(host):
-    """Return the ms of presses of all controls except the clock, from end to end of a slider."""
+    """Press every control except the clock, a slider to both ends; return the ms of the answers."""
     host.evaluate("() => answers.length = 0")
     for control in host.locator("[data-field]:not(.clock input)").all():
         control.focus()
@@ -144,7 +144,7 @@ def print_times(name, where, field, answers, limits=QUICK):
 
 def report_site(browser, site):
     """Print when each page of the site, opened from its file, shows its first picture, and how large the site is."""
-    print(f"\nThe site: ms to the first picture, alive and painted (quickest and slowest of {VISITS}); limit: {FIRST}")
+    print(f"\nThe site: ms until a first picture answers, quickest and slowest of {VISITS} visits; limit: {FIRST}")
     for path in LESSONS + BESIDE + FIGURES:
         times = [visited(browser, f"{site.as_uri()}/{path}") for _ in range(VISITS)]
         # The quickest is the page's own time: other work of the machine only adds to it.

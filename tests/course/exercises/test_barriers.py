@@ -1,4 +1,4 @@
-"""barriers: right solutions pass however they are written; a consumer is judged by the simulator."""
+"""barriers: right solutions pass however they are written; the simulator judges a consumer."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def phase_in_two_rounds(it, stages):
 
 
 def consume_with_flags(pipe, w):
-    """The steps in the middle apart from the first and the last."""
+    """Conditions on g leave out the scores of the last step and the product of the first."""
     yield Wait(pipe.q_full[w], 0)
     steps = list(pipe.problem.pairs())
     stages, state, finished = pipe.design.stages, None, []
@@ -66,7 +66,7 @@ def test_a_right_solution_passes_however_it_is_written(name, solution):
     assert first_failure(find(name), solution) is None
 
 
-def test_a_mistake_that_is_wrong_where_the_attempt_is_right_is_not_named(capsys):
+def test_a_known_mistake_that_fails_other_cases_than_the_attempt_is_not_named(capsys):
     check("barriers.phase", lambda it, stages: (it % stages, int(it % (2 * stages) > stages)))
     shown = capsys.readouterr().out
     assert "fails for" in shown and "never changed the phase" not in shown
@@ -75,12 +75,12 @@ def test_a_mistake_that_is_wrong_where_the_attempt_is_right_is_not_named(capsys)
 CONSUME = find("barriers.consume").reference
 
 
-def test_a_consumer_that_takes_turns_is_told_so(capsys):
+def test_a_consumer_whose_units_take_turns_gets_a_sentence(capsys):
     check("barriers.consume", edited(CONSUME, "Finish(1 if this and before else 0)", "Finish(0)"))
     assert "so the units take turns" in capsys.readouterr().out
 
 
-def test_a_consumer_without_softmax_is_told_so(capsys):
+def test_a_consumer_without_softmax_gets_a_sentence(capsys):
     check("barriers.consume", edited(CONSUME, 'yield Work("softmax", this.j, pipe.cost.softmax)', "pass"))
     assert "the clock did not see every softmax" in capsys.readouterr().out
 
@@ -95,7 +95,7 @@ def test_a_consumer_without_softmax_is_told_so(capsys):
         (edited(CONSUME, "Finish(1 if this and before else 0)", "Finish(2)"), "begins before its scores are there"),
     ],
 )
-def test_what_is_no_consumer_is_told_so(consume, message, capsys):
+def test_a_wrong_consumer_gets_a_sentence(consume, message, capsys):
     check("barriers.consume", consume)
     assert message in capsys.readouterr().out
 

@@ -63,7 +63,7 @@ def largest_by_filter(sram_bytes, d, step):
 
 
 def largest_by_root(sram_bytes, d, step):
-    """4 B^2 + (10 d + 8) B <= sram_bytes."""
+    """Solve 4 B^2 + (10 d + 8) B = sram_bytes."""
     root = (-(10 * d + 8) + math.sqrt((10 * d + 8) ** 2 + 16 * sram_bytes)) / 8
     return int(root) // step * step
 

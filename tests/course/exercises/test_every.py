@@ -1,4 +1,4 @@
-"""What holds for every exercise: the reference is right, each mistake is named, answers are explained."""
+"""In every exercise the reference is right, each known mistake is named, and answers are explained."""
 
 import itertools
 
@@ -33,7 +33,7 @@ def printed(capsys, name, attempt):
 
 
 def fail_of(faults):
-    """Fail with all messages of all faults; pass if there are none."""
+    """Fail with the messages of all faults, if there are any."""
     if messages := "\n".join(itertools.chain(*faults)):
         pytest.fail(messages, pytrace=False)
 
@@ -51,7 +51,7 @@ def laws_may_not_raise(monkeypatch):
 
 
 def rejected(capsys, name):
-    """Say where a copy of the reference is not right."""
+    """Return what the check prints on a copy of the reference, in a list; an empty one if it is right."""
     text = printed(capsys, name, copied(EXERCISES[name].reference))
     return [] if text.startswith(f"✓ {name}: right in all ") else [text]
 
@@ -87,7 +87,7 @@ def test_a_stub_is_not_attempted(capsys, without_forks):
 
 
 def not_recognised(capsys, name, mistakes):
-    """Say which mistakes are not rejected with their own sentences."""
+    """Yield a message for each mistake that is not rejected with its own sentence."""
     for mistake in mistakes:
         text = printed(capsys, name, mistake.function(EXERCISES[name].reference))
         if not (text.startswith(f"✗ {name} fails for ") and mistake.message in text):

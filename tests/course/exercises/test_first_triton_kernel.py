@@ -94,7 +94,7 @@ def test_a_right_kernel_passes_however_it_is_written(name, kernel):
 
 
 @pytest.mark.exhaustive
-def test_a_row_that_is_read_three_times_is_told_so(capsys):
+def test_a_kernel_that_reads_a_row_three_times_gets_a_sentence(capsys):
     check("first_triton_kernel.softmax_row", softmax_element_by_element)
     assert "a row was read more than once: it fits into its block" in capsys.readouterr().out
 
@@ -105,7 +105,7 @@ def add_every_other(x, y, z, N, Bc: tl.constexpr):
     tl.store(z + at, tl.load(x + at, at < N, 0.0) + tl.load(y + (N - 1 - at), at < N, 0.0), (at < N) & (at % 2 == 0))
 
 
-def test_what_was_not_stored_is_told_so():
+def test_elements_that_were_not_stored_are_named():
     fault = first_failure(find("first_triton_kernel.add"), add_every_other)
     assert fault.message.endswith(
         "2 elements, first 1, of your result hold what was there before: was anything stored there?"
@@ -117,6 +117,6 @@ def test_a_stub_is_not_attempted(capsys):
     assert capsys.readouterr().out.startswith("○ first_triton_kernel.add: not attempted")
 
 
-def test_a_function_that_is_no_kernel_is_told_so(capsys):
+def test_a_function_that_is_no_kernel_gets_a_sentence(capsys):
     check("first_triton_kernel.add", lambda *args: None)
     assert "put @triton.jit above the def" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""gluon: right solutions pass however they are written; layouts are the compiler's."""
+"""gluon: right solutions pass however they are written, wrong ones get the sentence that fits their mistake."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ from flashlab.machine import chip
 
 
 def registers_from_the_pool(consumers, producer):
-    """All that the launch took, less the producer's, shared."""
+    """Divide the registers of the launch, without the producer's, among the consumers."""
     pool = (512 // (consumers + 1) // 8 * 8) * (consumers + 1)  # of one thread in each warpgroup
     each = (pool - producer) // consumers
     return each - each % 8
@@ -198,7 +198,7 @@ def overlapped_that_waits_for_both(
     return m_i, l_i, alpha[:, None] * O_i, P_ij
 
 
-WRONG = {  # what the sentences must contain
+WRONG = {  # attempt: its exercise, and words that its sentence must contain
     fetch_that_arrives_as_well: ("gluon.fetch", "where all arrivals of the open phase are in"),
     fetch_by_the_parity_of_the_stage: ("gluon.fetch", "produce waits for phase 0 of K.empty[1]"),
     step_that_returns_the_keys_twice: ("gluon.step", "K.empty"),
@@ -220,5 +220,5 @@ def test_a_wrong_step_is_rejected_for_what_it_does(attempt, capsys):
 def test_the_interpreter_gives_the_answers_to_the_edits_in_every_order(seed):
     with seeded(seed):
         outcomes = {name: words.split(":")[0] for name, words in exercises.run_edits()}
-    assert outcomes.pop("no early wait") == "nothing"  # which the lesson states
+    assert outcomes.pop("no early wait") == "nothing"  # the lesson states this one
     assert outcomes == {name: find(f"gluon.{name.replace(' ', '_')}").answer for name in outcomes}

@@ -62,8 +62,8 @@ def test_a_right_solution_passes_however_it_is_written(name, solution):
 
 
 def test_the_answers_are_those_of_the_plan():
-    found = plan.costs(2**14, 4, H=32, Hk=8, d=128)
-    contiguous = next(cost for cost in found if (cost.method, cost.placement) == ("ring", "contiguous"))
+    costs = plan.costs(2**14, 4, H=32, Hk=8, d=128)
+    contiguous = next(cost for cost in costs if (cost.method, cost.placement) == ("ring", "contiguous"))
     assert math.isclose(find("many_gpus.idle").answer, contiguous.efficiency, rel_tol=1e-3)
 
     def ring_sends_less(P):

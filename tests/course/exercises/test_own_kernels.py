@@ -35,7 +35,7 @@ def launch_by_keywords(kernel, Q, K, V, causal):
 
 
 class WithCopies(torch.autograd.Function):
-    """Copies are kept, which no edit reaches."""
+    """It keeps copies of its inputs, so that later edits in place do not change them."""
 
     @staticmethod
     def forward(ctx, Q, K, V, causal, kernels):
@@ -52,7 +52,7 @@ class WithCopies(torch.autograd.Function):
 
 
 class WithSetup(torch.autograd.Function):
-    """What is kept is set up apart from the forward pass."""
+    """It saves its tensors in ``setup_context``, not in the forward pass."""
 
     @staticmethod
     def forward(Q, K, V, causal, kernels):
@@ -72,7 +72,7 @@ class WithSetup(torch.autograd.Function):
 
 
 class OfO(WithSetup):
-    """The one before, whose lse is for itself."""
+    """``WithSetup``, but it returns only O."""
 
     @staticmethod
     def apply(*args):
@@ -127,7 +127,7 @@ def launch_in_float32(kernel, Q, K, V, causal):
     pytest.param("triton_forward.launch", launch_in_float32, "pass Q, K and V in float16", marks=COUNTED),
     ("triton_forward.launch", lambda kernel, Q, K, V, causal: (Q, Q[:, 0]), "expected O in torch.float32"),
 ])  # fmt: skip
-def test_what_numbers_do_not_tell_is_found(name, attempt, words):
+def test_mistakes_that_right_numbers_hide_are_found(name, attempt, words):
     assert words in str(first_failure(find(name), attempt))
 
 
@@ -142,7 +142,7 @@ def test_a_stub_of_a_class_is_not_attempted(capsys):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_the_course_s_kernels_give_the_gradients_of_torch(causal):
+def test_the_kernels_of_the_course_give_the_gradients_of_torch(causal):
     names = ("triton_forward.launch", "triton_forward.forward", "triton_backward.delta", "triton_backward.dQ",
              "triton_backward.add_rows")  # fmt: skip
     kernels = kernels_of_one_head(*(find(name).reference for name in names), tile=16)

@@ -75,7 +75,7 @@ def backward_queries_outside(Q, K, V, O, lse, dO, Br, Bc):
 
 
 def backward_by_cuts(Q, K, V, O, lse, dO, Br, Bc):
-    """Tiles of like size, each transposed, in float64."""
+    """Tiles of nearly equal size, each transposed, in float64."""
     cut = lambda X, B: np.array_split(np.asarray(X, float), -(-len(X) // B))  # noqa: E731
     queries = list(zip(*(cut(X, Br) for X in (Q, O, lse, dO)), strict=True))
     scale, dQ, dKV = Q.shape[1] ** -0.5, [0] * len(queries), []

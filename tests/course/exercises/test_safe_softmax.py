@@ -24,7 +24,7 @@ def row_near_the_maximum(x):
 
 
 def row_of_ratios(x):
-    """Each weight by itself: 1 / sum of e^(others - mine)."""
+    """Compute each weight separately: 1 / sum of e^(x - score)."""
     x = np.float32(x)
     return np.array([1 / np.exp(x - score).sum() for score in x])
 
@@ -43,7 +43,7 @@ def row_into_float64(x):
 
 
 def row_of_numbers(x):
-    """In float32, and returned as numbers of Python are: in float64."""
+    """Compute in float32, and return Python numbers, so float64."""
     e = np.exp(np.float32(x) - np.float32(x.max()))
     l = e.sum()
     return np.array([float(weight / l) for weight in e])
@@ -105,7 +105,7 @@ def lse_key_by_key(x):
 
 
 def lse_into_float64(x):
-    """In float32, row by row, and kept in float64."""
+    """Compute in float32, row by row, and store in float64."""
     out = np.full(len(x), -np.inf)
     for r, row in enumerate(np.float32(x)):
         if (m := row.max()) > -np.inf:

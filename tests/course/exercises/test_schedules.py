@@ -72,6 +72,6 @@ def test_the_answers_are_those_of_the_card():
         ([[0], []], "expected each of the tiles 0 to 1 once, got [0]"),
     ],
 )
-def test_an_assignment_of_the_wrong_form_is_told_so(tiles, message, capsys):
+def test_an_assignment_of_the_wrong_form_gets_a_sentence(tiles, message, capsys):
     check("schedules.longest_first", lambda work, programs: tiles)
     assert message in capsys.readouterr().out

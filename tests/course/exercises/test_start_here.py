@@ -1,4 +1,4 @@
-"""The warm-up of start_here accepts right solutions however they are written, and tells each mistake by its name."""
+"""start_here: right solutions pass however they are written; its question and its last hint."""
 
 import numpy as np
 import pytest

@@ -105,7 +105,7 @@ def inside_in_float64(Q_i, K, V, Bc):
 
 
 def _met(Q_i, tiles, dv):
-    """The state after these tiles, finished."""
+    """Return O and lse after these tiles."""
     m, l, O = online_softmax.identity(len(Q_i), dv)
     for K_j, V_j in tiles:
         S = np.einsum("id,jd->ij", Q_i, K_j) / np.sqrt(Q_i.shape[1])
@@ -168,7 +168,7 @@ def forward_around(inside):
 
 
 def forward_by_cuts(Q, K, V, Br, Bc):
-    """Tiles of queries of like size, with Kᵀ in the first place of the product."""
+    """Tiles of queries of nearly equal size, and the product of K and Qᵀ, transposed."""
     O, lse = [], []
     for Q_i in np.array_split(Q, -(-len(Q) // Br)):
         m, l, O_i = online_softmax.identity(len(Q_i), V.shape[1])

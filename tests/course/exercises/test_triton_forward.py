@@ -1,4 +1,4 @@
-"""triton_forward: right kernels pass however they are written; the capstone's bill is true."""
+"""triton_forward: right kernels pass however they are written; ``measure`` of the capstone counts the right bytes."""
 
 import numpy as np
 import pytest
@@ -201,7 +201,7 @@ def stub(*args):
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", NAMES)
-def test_a_function_that_is_no_kernel_is_told_so(name, capsys):
+def test_a_function_that_is_no_kernel_gets_a_sentence(name, capsys):
     check(name, lambda *args: None)
     assert "put @triton.jit above the def" in capsys.readouterr().out
 
@@ -212,7 +212,7 @@ def test_kinds_of_tiles_by_hand():
 
 
 @pytest.mark.exhaustive
-def test_a_kernel_that_reads_keys_twice_is_told_what_it_moves(capsys):
+def test_for_a_kernel_that_reads_keys_twice_the_check_names_the_bytes(capsys):
     check("triton_forward.forward", forward_reading_k_twice)
     assert "it loaded 3,008 bytes where 2,016 will do. Q_i is loaded once" in capsys.readouterr().out
 

@@ -1,4 +1,4 @@
-"""which_version_when: right solutions pass however they are written; answers agree with what was measured."""
+"""which_version_when: right solutions pass however they are written; answers agree with the measurements."""
 
 import math
 

@@ -1,4 +1,4 @@
-// The pure parts of the page, under node: node --test tests/figures/js
+// The pure functions of the page, in node: node --test tests/figures/js
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { deflateSync } from "node:zlib";
@@ -16,7 +16,7 @@ const controls = [
 ];
 const state = { step: 3, N: 128, source: "masked start", causal: true };
 
-test("the key of a state is all its fields but the clock", () => {
+test("the key of a state has all fields but the clock", () => {
   assert.equal(keyOf(controls, state), '[128,"masked start",true]');
   assert.equal(keyOf(controls, { ...state, step: 9 }), keyOf(controls, state));
 });
@@ -27,7 +27,7 @@ test("packed numbers are JSON by key", async () => {
   assert.deepEqual(await unpacked(deflateSync(text.join("\n")).toString("base64")), lines);
 });
 
-test("a sentence is words, and numbers that belong to controls", () => {
+test("a sentence is split into words, and numbers that belong to controls", () => {
   assert.deepEqual(pieces("[128 × 128](step) on a T4, [d = 64](d)."), [
     ["128 × 128", "step"],
     [" on a T4, ", undefined],
@@ -40,7 +40,7 @@ test("a sentence is words, and numbers that belong to controls", () => {
 const words = (count, marks) =>
   Array.from({ length: count }, (_, step) => marks[step] ?? `Step ${step}, 1${step % 7} kB.`);
 
-test("an event says something new besides its numbers", () => {
+test("an event is a step whose words differ not only in numbers", () => {
   assert.deepEqual(
     [...events(["0 B.", "1.5 kB.", "Done after 2 MB.", "3.2e−5 GB.", "Done after 4 MB."]).values()],
     [0, 2],
@@ -48,7 +48,7 @@ test("an event says something new besides its numbers", () => {
   assert.deepEqual([...events(["K₃ comes in 1 µs.", "K₂ comes in −2 ms.", "V₂ comes in 1.2 h."]).values()], [0, 2]);
 });
 
-test("a short clock shows each step for a second, a long one takes 12 in all and holds its events", () => {
+test("a short clock shows each step for a second, a long one takes 12 seconds and shows its events for one each", () => {
   assert.deepEqual(
     schedule(words(7, {})).map(({ ms }) => ms),
     Array(7).fill(1000),
@@ -65,7 +65,7 @@ test("steps in which nothing happens share a picture, and no event is left out",
   assert.ok(seen.includes(700) && seen.length < 350);
 });
 
-test("a moment stays: the same step, or as far between the same events", () => {
+test("after a change the clock keeps its step, or its place between the same two events", () => {
   const from = words(101, { 50: "Half is done." });
   const to = words(201, { 150: "Half is done." });
   assert.deepEqual(
@@ -81,7 +81,7 @@ test("a moment stays: the same step, or as far between the same events", () => {
   assert.equal(moved(300, from, from), 100);
 });
 
-test("a moment of a clock with times is the last step that is not later", () => {
+test("at a time, a clock with times shows the last step that is not later", () => {
   const times = [0, 40, 40, 90];
   assert.deepEqual(
     [0, 39, 40, 89, 90, 500].map((time) => until(time, times)),
@@ -89,7 +89,7 @@ test("a moment of a clock with times is the last step that is not later", () => 
   );
 });
 
-test("a link gives the state back, and nothing that the controls do not offer", () => {
+test("a link restores the state, but no value that the controls do not offer", () => {
   assert.deepEqual(fromHash("tiling", controls, toHash("tiling", state)), state);
   assert.deepEqual(fromHash("tiling", controls, "#tiling?N=77&step=x&colour=red&causal=false"), { causal: false });
   assert.deepEqual(fromHash("tiling", controls, toHash("roofline", state)), {});
@@ -152,12 +152,12 @@ test("numbers are written as the kernel writes them", () => {
   assert.ok(fits("Q", 12, 13) && !fits("queries", 12, 13));
 });
 
-test("a text is wrapped between words, and loses none", () => {
+test("a text is wrapped between words and keeps all of them", () => {
   assert.deepEqual(wrapped("one two three", 60, 13), ["one two", "three"]);
   assert.deepEqual(wrapped("incomprehensible", 20, 13), ["incomprehensible"]);
 });
 
-test("markup escapes, and leaves out what is no attribute", () => {
+test("markup escapes texts, and leaves out fields that are no attributes", () => {
   const node = h(
     "g",
     {

@@ -1,2 +1,2 @@
-"""What an implementation must pass to count as right: a handful of tiny cases, each there because a mistake hides from
-the others. They take the tile sizes 16 x 16 (kernels: no smaller ones exist) or 4 x 4."""
+"""The checks that an implementation must pass to count as right: a few tiny cases, each of which shows a mistake that
+the others hide. Tiles are 16 x 16 for kernels, which have no smaller ones, and 4 x 4 for all else."""

@@ -1,4 +1,4 @@
-"""Tiny cases of one head, and what holds of a forward and a backward pass in each."""
+"""Tiny cases of one head, and the checks of a forward and a backward pass in each."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from tests.tools.bounds import assert_as_exact_as_plain
 
 
 class Case(NamedTuple):
-    """Inputs of one head: lengths in tiles and a rest, head dimensions, a factor on the scores."""
+    """Inputs of one head: lengths, head dimensions, and what is special about the scores."""
 
     shows: str
     Nq: int
@@ -18,8 +18,8 @@ class Case(NamedTuple):
     d: int
     dv: int
     causal: bool
-    spread: float = 1.0
-    rising: bool = False  # later keys have ever larger scores, or smaller ones if the spread is negative
+    spread: float = 1.0  # a quarter of the rise of the scores from the first to the last key, if ``rising``
+    rising: bool = False  # later keys have larger scores, or smaller ones if the spread is negative
     shift: float = 0.0  # added to every score
 
 

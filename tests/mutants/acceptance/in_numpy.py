@@ -1,4 +1,4 @@
-"""What implementations in numpy and torch must pass."""
+"""The checks that implementations in numpy and torch must pass."""
 
 import inspect
 
@@ -38,15 +38,15 @@ def torch_forward():
 
 
 def masked_forward():
-    """Windows and blocks in both orders, against the dense computation under the mask written out key by key."""
+    """Compare masks in both orders with the dense computation, whose mask is written pair by pair."""
     for case in cases(4)[:5]:
         Q, K, V, _ = (x.astype(float) for x in inputs(case))
         Nq, Nk = case.Nq, case.Nk
-        kept = np.random.default_rng(Nq).random((-(-Nq // 3), -(-Nk // 5))) < 0.6  # [Tr, Tc] for tiles of 3 x 5
-        seen = {
+        blocks = np.random.default_rng(Nq).random((-(-Nq // 3), -(-Nk // 5))) < 0.6  # [Tr, Tc] for tiles of 3 x 5
+        visible = {
             masks.window(2): [[0 <= i + Nk - Nq - j <= 2 for j in range(Nk)] for i in range(Nq)],
             masks.window(5, 1): [[-1 <= i + Nk - Nq - j <= 5 for j in range(Nk)] for i in range(Nq)],
-            masks.blocks(kept, 3, 5): [[kept[i // 3, j // 5] for j in range(Nk)] for i in range(Nq)],
+            masks.blocks(blocks, 3, 5): [[blocks[i // 3, j // 5] for j in range(Nk)] for i in range(Nq)],
             masks.documents(np.arange(Nk) // 3): [[0 <= i + Nk - Nq and (i + Nk - Nq) // 3 == j // 3
                                                    for j in range(Nk)] for i in range(Nq)],
             masks.padding(3): [[j < 3 for j in range(Nk)] for i in range(Nq)],
@@ -54,7 +54,7 @@ def masked_forward():
             masks.window(2) & masks.documents(np.arange(Nk) // 4): [
                 [0 <= i + Nk - Nq - j <= 2 and (i + Nk - Nq) // 4 == j // 4 for j in range(Nk)] for i in range(Nq)],
         }  # fmt: skip
-        for mask, pairs in seen.items():
+        for mask, pairs in visible.items():
             pairs = np.array(pairs)  # [Nq, Nk]
             exact = attention(Q, K, V, mask=pairs, return_lse=True)
             for order in (tiling.fa1_forward, tiling.fa2_forward):
@@ -64,9 +64,9 @@ def masked_forward():
                 for rows in tiling.tiles(Nq, B):
                     tiles = [pairs[rows, cols] for cols in tiling.tiles(Nk, B)]
                     met = mask.tiles(rows, B, pairs.shape)
-                    assert [*met] == [j for j, seen in enumerate(tiles) if seen.any()], f"{mask}: other tiles"
+                    assert [*met] == [j for j, tile in enumerate(tiles) if tile.any()], f"{mask}: other tiles"
                     whole = [mask.whole(rows, cols, pairs.shape) for cols in tiling.tiles(Nk, B)]
-                    assert whole == [seen.all() for seen in tiles], f"{mask}: other tiles are whole"
+                    assert whole == [tile.all() for tile in tiles], f"{mask}: other tiles are whole"
 
 
 def tiled_backward():
@@ -77,7 +77,7 @@ def tiled_backward():
 
 
 def tiled_dropout():
-    """Dropout forward and backward, against the same weights dropped from the dense ones, whose bits are known."""
+    """Compare dropout in both passes with dense weights under the same mask, and its bits with those of the kernels."""
     drop = dropout.Dropout(0.4, 7)
     for case in cases(4)[1], cases(4)[4], cases(4)[8]:
         Q, K, V, dO = (a.astype(float) for a in inputs(case))
@@ -108,13 +108,13 @@ BITS = {(0, 0, 0, 0): 63136, (0, 0, 0, 1): 4742, (0, 0, 8, 0): 60793, (0, 0, 0, 
 
 
 def scored():
-    """Soft caps, ALiBi and sinks, forward and backward in float32, against the same written out."""
+    """Compare soft caps, ALiBi and sinks in both passes, in float32, with dense computations in float64."""
     np.testing.assert_allclose(np.log2(scores.slopes(7)), [-2, -4, -6, -8, -1, -3, -5])
     for case in cases(4)[:3]:
         Q, K, V, dO = inputs(case)
         Nq, Nk, scale = case.Nq, case.Nk, case.d**-0.5
         distance = np.abs(np.arange(Nq)[:, None] + Nk - Nq - np.arange(Nk))  # [Nq, Nk]
-        seen = distance == np.arange(Nq)[:, None] + Nk - Nq - np.arange(Nk)
+        visible = distance == np.arange(Nq)[:, None] + Nk - Nq - np.arange(Nk)  # [Nq, Nk]
         raw = scale * Q.astype(float) @ K.T.astype(float)
         written = {
             (scores.softcap(0.5),): (0.5 * np.tanh(2 * raw), 1 - np.tanh(2 * raw) ** 2),
@@ -123,7 +123,7 @@ def scored():
         for functions, (S, slope) in written.items():
             for sink, mask in ((-1.0, None), (100.0, masks.causal())):
                 rules = Rules(mask, functions, sink)
-                S = np.where(seen, S, -np.inf) if mask is not None else S
+                S = np.where(visible, S, -np.inf) if mask is not None else S
                 lse = np.logaddexp(np.logaddexp.reduce(S, 1), sink)  # [Nq]
                 P = np.exp(S - lse[:, None])
                 dS = slope * P * (dO @ V.T - (dO * (P @ V)).sum(1, keepdims=True))
@@ -156,7 +156,7 @@ def tiled_traffic():
 
 
 def in_eight_bits():
-    """Rounding is exact, rotations keep scores, sums lose what they must, and tiles agree with one dense product."""
+    """Rounding is exact, rotations keep scores, sums lose the expected bits, and tiles agree with a dense product."""
     x = np.array([0.3, -1e6, 470, 2.0**-9, 1.4 * 2.0**-8, 1.0625, 1.125, 17, 0])
     np.testing.assert_equal(eight_bits.to_e4m3(x), [0.3125, -448, 448, 2.0**-9, 1.5 * 2.0**-8, 1, 1.125, 16, 0])
     Q, K, V = (np.random.default_rng(seed).normal(size=(80, 8)) for seed in range(3))
@@ -202,7 +202,7 @@ def in_eight_bits():
 
 
 def linear_chunks():
-    """Chunks of every size compute the definition, key by key, and states of stretches merge to that of the whole."""
+    """Chunks of every size agree with the definition, key by key, and states of parts merge into that of all keys."""
     Q, K, V = (np.random.default_rng(seed).normal(size=(11, width)) for seed, width in enumerate((4, 4, 6)))
     for decay in (1.0, 0.7):
         far = [[decay ** (i - j) if j <= i else 0 for j in range(11)] for i in range(11)]
@@ -221,15 +221,15 @@ def linear_chunks():
 
 
 def late_maximum():
-    """A lazy maximum is exact, and no weight exceeds the threshold: the maximum may rise by 5, 6 and 20."""
+    """A lazy maximum is exact, and no weight exceeds 2^threshold; new scores exceed m by 5, 6 and 20."""
     S = np.array([-30.0, -25.0, -24.0, -4.0, -10.0])[None, :] + np.zeros((2, 1))
     S[1, :2] = -np.inf
     V = np.random.default_rng(0).normal(size=(5, 3))
     state = online_softmax.identity(2, 3, S.dtype)
     for j in range(5):
         state = next_machine.lazy_update(state, S[:, j : j + 1], V[j : j + 1])
-        seen = S[:, j] > -np.inf
-        assert np.exp(S[seen, j] - state.m[seen]).max() <= 2**8, "a weight is larger than the threshold allows"
+        finite = S[:, j] > -np.inf  # [rows]
+        assert np.exp(S[finite, j] - state.m[finite]).max() <= 2**8, "a weight is larger than the threshold allows"
         assert j != 1 or state.m[0] == -30, "a rise of 5 natural units is 7.2 of log2: m stays"
     weights = np.exp(S + 4)
     np.testing.assert_allclose(online_softmax.finish(state)[0], weights @ V / weights.sum(1, keepdims=True), 1e-12)

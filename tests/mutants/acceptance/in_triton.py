@@ -1,4 +1,4 @@
-"""What kernels must pass, in tiles of 16 x 16: no smaller ones exist."""
+"""The checks that kernels must pass, in tiles of 16 x 16: they have no smaller ones."""
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from tests.mutants.acceptance.cases import Case, backward, cases, forward, hold,
 
 
 def small_tiles(*_, **__):
-    """Choose tiles in which the cases have several."""
+    """Choose tiles so small that the cases have several."""
     return Choice("portable", {"row_constants": STREAMED} | dict.fromkeys(PORTABLE, Configuration(16, 16, 4, 1)), "")
 
 
@@ -120,7 +120,7 @@ def kernel_scores():
 
 
 def kernel_float8():
-    """Codes, scales and rotations are the reference's, and attention of them as a tensor core of 14 bits adds up."""
+    """Codes, scales and rotations are those of the reference; attention adds as a tensor core with sums of 14 bits."""
     tensors = {name: torch.randn(1, heads, N, 32, generator=torch.Generator().manual_seed(N)) for name, heads, N in
             (("q", 2, 140), ("k", 1, 300), ("v", 1, 301))}  # fmt: skip
     q, k, v = tensors["q"] * torch.linspace(1, 3, 140)[:, None], tensors["k"], tensors["v"][:, :, 1:].abs()
@@ -197,7 +197,7 @@ def kernel_decoding():
 
 
 def kernel_linear():
-    """The Triton kernel computes what the chunks in numpy do, two heads with decays of their own, and their states."""
+    """The Triton kernel agrees with the chunks in numpy for two heads with different decays, and so do their states."""
     rng, decays = np.random.default_rng(0), [0.7, 1.0]
     Q, K, V = (rng.normal(size=(2, 2, 44, width)) for width in (4, 4, 70))  # V: two tiles of columns
     inputs = (torch.tensor(X, dtype=torch.float32, device=kernels.DEVICE) for X in (Q, K, V))
@@ -251,7 +251,8 @@ def _compare_in_eight_bits(three, mask, theirs, limit):
     with interpreter.tensor_core():
         O, lse = flash_attention_float8(*codes, scales=scales, mask=mask, dtype=torch.float32, return_lse=True)
     exact, exact_lse = in_exact_arithmetic(three, theirs)
-    assert (found := relative_error(O, exact)) <= limit, f"O is {found:.2g} off exact arithmetic on the same codes"
+    error = relative_error(O, exact)
+    assert error <= limit, f"O is {error:.2g} off exact arithmetic on the same codes"
     torch.testing.assert_close(lse.double(), exact_lse, rtol=3e-4, atol=2e-3)
 
 

@@ -1,4 +1,4 @@
-"""What models of machines must pass: schedules, placements, simulated multiprocessors, and counts of cycles."""
+"""The checks that models of machines must pass: schedules, placements, simulated SMs, and counts of cycles."""
 
 from collections import Counter
 from dataclasses import replace
@@ -19,7 +19,7 @@ from tests.tools.taken_in import assert_forward_takes_in, in_window
 
 
 def simulated_pipeline():
-    """Exact however it is built, in the cycles of its budget; wrong phases are noticed, each as what it is."""
+    """Every design is exact and takes the cycles of its budget; wrong phases are a deadlock or a race, by name."""
     small, quick = pipeline.Budget(d=64), pipeline.Budget(softmax_of_64=64)
     locked, three = pipeline.Design(3, overlap=False, consumers=1), pipeline.Design(3)
     designs = pipeline.Design(1, ping_pong=False), pipeline.Design(whole_q=False), locked, pipeline.Design(budget=quick)
@@ -48,17 +48,17 @@ def simulated_pipeline():
     ):
         try:
             pipeline.forward(Q[:2], K[:4], V[:4], pipeline.Design(**mistake), Br=2, Bc=1)
-        except error as noticed:
-            assert message in str(noticed), f"{noticed} does not say: {message}"
+        except error as raised:
+            assert message in str(raised), f"{raised} does not say: {message}"
         else:
             raise AssertionError(f"nobody noticed {mistake}")
 
 
 def _ran(run):
     """Return the results of a run, in which every softmax must have waited for its scores."""
-    done = {(e.by, e.kind, e.j): e for e in run.events}  # the last of its kind: of the last tile of queries
-    for (by, kind, j), event in done.items():
-        assert kind != "softmax" or event.start >= done[by, "S", j].end, (
+    last = {(e.by, e.kind, e.j): e for e in run.events}  # the last event of each kind, of the last tile of queries
+    for (by, kind, j), event in last.items():
+        assert kind != "softmax" or event.start >= last[by, "S", j].end, (
             f"{by} took a softmax of scores that were not done"
         )
     stores = [(event.by, event.j) for event in run.events if event.kind == "O"]
@@ -67,7 +67,7 @@ def _ran(run):
 
 
 def hopper_schedule():
-    """Every tile once; longest first among heads that share the cache; nobody late, and nobody without work."""
+    """Every tile once, longest first among heads that share the cache; no program ends late, none is without work."""
     for B, H, Hk, Nq, Nk, causal, programs in (
         (2, 6, 2, 700, 200, True, 7), (1, 12, 3, 384, 90000, True, 5), (3, 2, 1, 300, 200, False, 100),
         (1, 16, 16, 4096, 16384, True, 32), (1, 9, 9, 8192, 8192, True, 32),
@@ -85,8 +85,8 @@ def hopper_schedule():
         assert used == len(starts) - 1 and (np.diff(starts) > 0).all() and starts[-1] == len(tiles), "no work"
         assert used >= min(programs, len(tiles)), "a program is idle"
         last = Nq - 1 - (Tr - 1 - i) * 128
-        seen = np.clip(last + 1 + Nk - Nq, 1, Nk) if causal else np.full_like(i, Nk)  # keys
-        n = -(-seen // 128)
+        end = np.clip(last + 1 + Nk - Nq, 1, Nk) if causal else np.full_like(i, Nk)  # [tiles], keys
+        n = -(-end // 128)  # [tiles], blocks
         assert (schedule.blocks(i, 128, 128, problem) == n).all(), "wrong number of blocks"
         times = np.add.reduceat(n, starts[:-1])
         assert times.max() <= times.mean() + n.max(), "a program is late"
@@ -119,7 +119,7 @@ def hopper_schedule():
 
 
 def ring_of_three():
-    """Three ranks in every placement, forward and backward, against one."""
+    """Three ranks in every placement give the results of one, forward and backward."""
     Q, K, V, dO = (np.random.default_rng(seed).normal(size=(11, width)) for seed, width in enumerate((4, 4, 6, 6)))
     for name in ranks.PLACEMENTS:
         for mask in (None, masks.causal()):
@@ -136,7 +136,7 @@ def ring_of_three():
 
 
 def blocks_of_placements():
-    """The blocks of two ranks hold what is seen, once, and zigzag leaves all ranks the same."""
+    """The blocks of two ranks contain each visible score once, and zigzag gives all ranks the same number of scores."""
     ranks.blocks.cache_clear()
     try:
         windows = (None, None), (None, 0), (5, 0), (1, 2)
@@ -147,20 +147,21 @@ def blocks_of_placements():
             for queries, keys in product(placement, [*placement, *everything]):
                 i, j = (np.array([position for run in runs for position in run]) for runs in (queries, keys))
                 distance = j[None, :] - i[:, None]
-                seen = (distance >= -(24 if left is None else left)) & (distance <= (24 if right is None else right))
-                found = np.zeros(seen.shape, int)
+                above, below = (24 if end is None else end for end in (left, right))
+                visible = (distance >= -above) & (distance <= below)  # [queries, keys]
+                count = np.zeros(visible.shape, int)  # [queries, keys]
                 for rows, cols, before, after in ranks.blocks(queries, keys, left, right):
                     own = np.arange(*rows)[:, None] - rows[1] + cols[1]
                     after, before = (99 if end is None else end for end in (after, before))
                     k = np.arange(*cols)
                     block = (k >= own - before) & (k <= own + after)
-                    found[slice(*rows), slice(*cols)] += block
+                    count[slice(*rows), slice(*cols)] += block
                     edges = block[0], block[-1], block[:, 0], block[:, -1]
                     assert all(edge.any() for edge in edges), "a row or a column that sees nothing"
                     cut = (own + after < k).any(), (k < own - before).any()
                     assert cut == (after != 99, before != 99), "an end that cuts nothing"
-                np.testing.assert_array_equal(found, seen)
-                assert ranks.pairs(queries, keys, left, right) == seen.sum()
+                np.testing.assert_array_equal(count, visible)
+                assert ranks.pairs(queries, keys, left, right) == visible.sum()
         for step in ranks.schedule(ranks.zigzag(24, 3), None, 0):
             assert len({count for _, count in step}) == 1, "zigzag: some ranks have more to do than others"
     finally:
@@ -182,9 +183,9 @@ def cycles_of_the_next_machine():
 
 
 def order_of_additions():
-    """Each program visits each tile that it sees once, and nobody waits; pairs have the same work."""
+    """Each program visits each tile that it sees once, and no program waits; pairs have the same work."""
     for causal, makespan, waited in ((False, 29, 10), (True, 29, 60)):
-        assert next_machine.finished(5, causal) == (25, 0), "somebody waits"
+        assert next_machine.finished(5, causal) == (25, 0), "a program waits"
         assert next_machine.finished(5, causal, shifted=False) == (makespan, waited), "the lowest program is first"
         visits = next_machine.visits(5, causal)
         assert [sorted(queue) for queue in visits] == [list(range(j if causal else 0, 5)) for j in range(5)], "visits"
