@@ -46,7 +46,7 @@ def _case(exercise, size, n):
 
 
 def whole(rng: np.random.Generator, size: int, largest: int) -> int:
-    """Draw a whole number of any order of magnitude, at least 1. Those of size ``LARGEST`` reach ``largest``."""
+    """Draw a whole number of any order of magnitude, from 1 to below ``largest``; small draws have small ones."""
     return int(largest ** (rng.random() * min(size, LARGEST) / LARGEST))
 
 
@@ -95,7 +95,7 @@ def finished(rng: np.random.Generator, S: int, rows: int, dv: int) -> tuple[np.n
 
     A part without a visible key has O = 0 and lse = -inf. Any part but the heaviest may have O = 0, too. Right answers
     may subtract outputs, or take e^(lse_s - lse) with the lse of the whole. So the numbers of O_s are of one magnitude,
-    and an lse far from 0 is far above those of the other parts.
+    and where lse_s are far from 0, that of one part is far above all others.
     """
     # [S, rows]
     lse_s = rng.choice([0, 4]) * rng.uniform(-1, 1, rows) + rng.choice([0, 0.1, 1, 5]) * rng.normal(size=(S, rows))

@@ -1,8 +1,8 @@
 """Decide where kernels run: compiled for a GPU, or in Triton's interpreter on the CPU.
 
 Triton decides between compiler and interpreter when it is imported, so this module decides before: without a GPU it
-sets ``TRITON_INTERPRET=1``, unless the variable is set already. This is the one import of flashlab with a side effect.
-The logger ``flashlab`` reports the decision.
+sets ``TRITON_INTERPRET=1``, unless the variable is set already. This is the one import of flashlab that changes the
+environment. The logger ``flashlab`` reports the decision.
 """
 
 import json
@@ -22,7 +22,7 @@ def _interprets(triton):
 
 
 def _import_triton():
-    """Import triton with the choice made, or refuse if it was imported with the other choice."""
+    """Import triton with the choice made. Refuse to interpret if it was imported to compile."""
     if not torch.cuda.is_available():
         os.environ.setdefault("TRITON_INTERPRET", "1")
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
@@ -67,7 +67,7 @@ def stepped_around(calls: str) -> Callable[[Callable], Callable]:
     ``torch.compiler.disable`` imports torch's compiler at once, which takes as long as importing torch. This decorator
     imports it only when compiled code calls the function.
 
-    calls: what the function computes, for the error of torch.compile(fullgraph=True).
+    calls: the subject of the error of torch.compile(fullgraph=True), "... cannot be part of a graph".
     """
 
     def decorator(function):

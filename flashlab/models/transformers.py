@@ -5,14 +5,16 @@
     model.set_attn_implementation("lab_attention")
 
 Supported: causal and full attention, sliding windows, packed and padded batches, every other mask that transformers can
-write out, masks of numbers that are added to the scores, soft caps, sinks, dropout in training, and caches. Not
-supported, and refused with NotImplementedError: the options of layers in ``CANNOT``, and returned weights.
+write out, masks of numbers that are added to the scores, soft caps, sinks as the option ``s_aux``, dropout in training,
+and caches. Refused with NotImplementedError: the options of layers in ``CANNOT``, and in a layer that passes no mask, a
+window that is not causal.
 
 A layer uses the mask that the model built, as with ``attn_implementation="eager"``, and not what the layer itself says
-of causality and windows. Causal masks, windows and padding are not written out as [Nq, Nk], unless the model itself
-or ``torch.compile`` reads the mask. Other masks are written out, by transformers. A query that sees no key, such as
-padding on the left, has O = 0, as with ``"sdpa"``; ``"eager"`` averages all values. A model that lets padding flow into
-other tokens, such as BLT, therefore computes as with ``"sdpa"``.
+of causality and windows. Causal masks, windows and padding are not written out as [Nq, Nk] if the queries are the last
+positions and padding has a value for each key, unless the model itself or ``torch.compile`` reads the mask. Other masks
+are written out, by transformers. A query that sees no key, such as padding on the left, has O = 0, as with ``"sdpa"``;
+``"eager"`` averages all values. A model that lets padding flow into other tokens, such as BLT, therefore computes as
+with ``"sdpa"``.
 """
 
 import functools
@@ -61,8 +63,8 @@ class Mask(torch.Tensor):
     """The mask [B, 1, Nq, Nk] of a model: ``rule`` for ``attend``, and numbers for a model that reads them itself.
 
     It has the shape and the dtype of transformers' own mask for ``"eager"``, which every model understands: numbers to
-    add to the scores. They are written out when the first operation of torch other than ``attend`` takes the mask. From
-    then on rule is None, because the model may have changed them.
+    add to the scores. They are written out when an operation of torch needs them, not for the shape, the dtype or
+    ``attend``. From then on rule is None, because the model may have changed them.
     """
 
     @staticmethod
@@ -132,8 +134,8 @@ def attend(
         (O [B, Nq, H, dv], None): no weights.
 
     Raises:
-        NotImplementedError: an option in ``CANNOT``, or without a mask a window in a layer that is not causal.
-        ValueError: a mask of other dimensions, or no mask and no is_causal of the call or the layer.
+        NotImplementedError: an option in ``CANNOT``, or no mask and a window in a layer that is not causal.
+        ValueError: a mask of other dimensions, or several queries, no mask, and no is_causal of the call or the layer.
     """
     check(query, key, value, names=("query", "key", "value"))
     if is_causal is not None:
@@ -198,9 +200,9 @@ def mask(
 ) -> Mask:
     """Return the mask that a model of transformers asks for before its layers run, [B, 1, q_length, kv_length].
 
-    The layers need nothing else: what they pass beside it is ignored. Its rule is arithmetic for causal and full
-    attention and for windows, if the queries are the last positions; otherwise it is a boolean tensor. Padding adds a
-    boolean tensor.
+    It says what each query sees: is_causal and sliding_window of the layers are ignored. Its rule is arithmetic for
+    full attention, and for causal attention and windows if the queries are the last positions; padding then adds a
+    boolean tensor. Otherwise, or if padding ends before the keys, the rule is a boolean tensor.
     """
     from transformers.masking_utils import causal_mask_function, eager_mask, sdpa_mask
 
@@ -220,7 +222,7 @@ def mask(
 
 
 def _rule(function: Any) -> Any:
-    """Return the mask of a mask function of transformers; None for a function of other origin."""
+    """Return the mask of a mask function of transformers; None if it is none of causal or full attention or windows."""
     from transformers import masking_utils as theirs
 
     if function is theirs.causal_mask_function:

@@ -27,7 +27,7 @@ FLAGS = [
     "--disable-sync",
 ]
 HIDES = ["--hide-scrollbars"]  # a default of Playwright; a learner's browser shows them
-SECONDS = 300  # longest wait, so that nothing hangs; no test measures a speed
+SECONDS = 300  # longest wait for the server and for what a page shows; no test measures a speed
 
 
 def figures() -> dict[str, str | None]:

@@ -1,4 +1,4 @@
-"""Wrong Gluon kernels, each with one edit of a right one: no wait, no fence, or a wrong phase, count or size."""
+"""Wrong Gluon kernels, each one edit of a right one: no wait, no fence, a wrong phase, ... The last list is harmless."""
 
 import sys
 from contextlib import ExitStack, contextmanager
@@ -184,7 +184,7 @@ TWO_PASSES = [
 HARMLESS = [  # another line has the same effect
     (key_gradients, "step_of_keys", "    wait_full(shared.q_full, t)\n", ""),  # the writer of P^T has waited for it
     (backward_roles, "leave_out", "    fence_async_shared()\n", ""),  # the next step has a fence before anyone reads
-    (backward_roles, "leave_out", "    wait_full(shared.q_full, t)\n", ""),  # the other consumer waits; both release
+    (backward_roles, "leave_out", "    wait_full(shared.q_full, t)\n", ""),  # the other consumer waits; both release dS
     (backward_roles, "step", "return warpgroup_mma_wait(0, deps=(dK_j, dV_j))", "return dK_j, dV_j"),  # the next waits
     (sums, "hold", "    fence_async_shared()\n", ""),  # ``narrow_share`` begins with one, for global memory
 ]  # fmt: skip

@@ -50,7 +50,7 @@ formula = Exercise(
 
 
 def room(Br, Bc, d, itemsize):
-    """Return the bytes of fast memory for one visit; what is computed there has 4 bytes per number."""
+    """Return the bytes of fast memory for one tile of scores; what is computed has 4 bytes per number."""
     loaded = itemsize * (Br * d + 2 * Bc * d)
     computed = 4 * (Br * Bc + Br * d + 2 * Br)
     return loaded + computed

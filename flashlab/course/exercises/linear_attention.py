@@ -1,4 +1,4 @@
-"""The exercises on linear attention: states that merge, a chunk, a chunk with decay, and where FLOPs cross."""
+"""The exercises on linear attention: states that merge, a chunk, one with decay, and where it takes fewer FLOPs."""
 
 import numpy as np
 
@@ -45,7 +45,7 @@ merge = Exercise(
                 "shrink_b * KV + KV_b", "KV + shrink * KV_b"),
         Mistake("did not shrink the earlier state.", "All tokens of the later stretch come after it.",
                 "shrink_b * KV", "KV"),
-        Mistake("shrank the earlier state by its own tokens again.", "Those of the later stretch come after it.",
+        Mistake("shrank the earlier state by its own tokens again.", "The tokens of the later stretch come after it.",
                 "shrink_b * KV", "shrink * KV"),
         Mistake("shrank both states.", "Nothing comes after the later one.",
                 "shrink_b * KV + KV_b", "shrink_b * (KV + KV_b)"),
@@ -64,7 +64,7 @@ def chunked(KV, Q_i, K_i, V_i):
 
 
 def _draw_chunk(rng, size):
-    """Draw a chunk, also the first one of a text."""
+    """Draw a chunk; one in three is the first of its text, with KV = 0."""
     C, d, dv = draws.lengths(rng, size, 3)
     KV, Q_i, K_i, V_i = (rng.normal(size=shape) for shape in ((d, dv), (C, d), (C, d), (C, dv)))
     return _numbers(rng.choice([0, 1, 1]) * KV, Q_i, K_i, V_i)
@@ -121,8 +121,8 @@ decayed = Exercise(
     minutes=15,
     sways=True,
     hints=(
-        "Count tokens. How many lie between key j and query i of one chunk? Between the last token before the chunk "
-        "and query r? Between key r and the chunk's end?",
+        "Count steps from token to token. How many are there from key j to query i of one chunk? From the last token "
+        "before the chunk to query r? From key r to the chunk's last token?",
         "i − j within the chunk; r + 1 to the past; C − 1 − r to the end; and the old state is C tokens further away.",
         "S_i takes decay^(i − j) below the diagonal; rows of Q_i @ KV take decay^(r + 1); rows of K_i take "
         "decay^(C − 1 − r) before K_i.T @ V_i; KV takes decay^C.",

@@ -59,7 +59,7 @@ def tile_by_tile(backward, Q, K, V, O, lse, dO, Br, Bc):
 
 
 def _edge(property, queries, keys, Br, Bc):
-    """Return a case of d = 4, so that the scale is 1/2, and of values and gradients that are small whole numbers."""
+    """Return a case of d = 4, so that the scale is 1/2. V and dO are small whole numbers."""
     Q, K = (np.float32([[2 * x, 0, 0, 0] for x in numbers]) for numbers in (queries, keys))  # [N, 4]
     V = np.float32([(at, 1 - at) for at in range(len(keys))])  # [Nk, 2]
     dO = np.float32([(1, 2 * at) for at in range(len(queries))])  # [Nq, 2]

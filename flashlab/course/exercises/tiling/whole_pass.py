@@ -39,7 +39,7 @@ forward = Exercise(
         Mistake("dropped the last, shorter tile of queries.", "Loop to len(Q): a slice ends there by itself.",
                 "range(0, len(Q), Br)", "range(0, len(Q) - Br + 1, Br)"),
         Mistake("passed each tile of queries only the keys and values of its own places.",
-                "Each query sees all keys: pass K and V whole, inside cuts them.",
+                "Each query sees all keys: pass K and V whole. `inside` cuts them.",
                 "[rows], K, V, Bc)", "[rows], K[rows], V[rows], Bc)"),
         Mistake("went through the queries in steps of Bc.", "Their tiles have Br rows.",
                 "range(0, len(Q), Br)", "range(0, len(Q), Bc)"),
