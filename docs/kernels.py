@@ -1,4 +1,4 @@
-"""A Sphinx extension: functions under ``@triton.jit`` and ``@gluon.jit`` in the interface, as other functions are.
+"""A Sphinx extension that shows functions with ``@triton.jit`` and ``@gluon.jit`` like other functions.
 
 autodoc ignores them, since each is an object that launches a kernel. While Sphinx reads, the decorated function
 replaces that object in its module. A function without a docstring is shown by its signature alone.

@@ -1,8 +1,8 @@
 """How much each memory of a GPU holds, as areas, and how fast it hands it over, as streams. Both are to scale.
 
-Kills two beliefs: that HBM is the fast memory (it is the slow one of the card; its "high bandwidth" is high beside
-other DRAM), and that a program has all of the "20 MB" of fast memory: a block of threads has a share of one SM's, which
-is less than a pixel when the DRAM is in view.
+Kills two beliefs. First, that HBM is the fast memory: it is the slow one of the card, and its "high bandwidth" is high
+beside other DRAM. Second, that a program has all of the "20 MB" of fast memory: a block of threads has at most the
+memory of one SM, which is less than a pixel when the DRAM is in view.
 """
 
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ def describe(state: State) -> str:
     return (
         f"{state.card}, full-height square: {_size(window)}. {dram['name']} is {parts[0]}, the shared memory and "
         f"L1 of {whose} {parts[1]}. A block of threads gets {_size(numbers['block']['nbytes'])}. "
-        f"Shared memory hands over {smem['times']:.3g} times the bytes."
+        f"Shared memory is {smem['times']:.3g} times as fast."
     )
 
 

@@ -24,7 +24,7 @@ WITHOUT_BRACKETS = re.compile(rf"\b({'|'.join(FUNCTIONS)})\s+(\w[\w.]*)")  # ln 
 
 
 def number(text: str, unit: str = "") -> float:
-    """Return the number in a text, converted to ``unit`` if the text names a unit: 512 of "0.5 MiB" in KiB.
+    """Return the number in a text, converted to ``unit`` if it has one: from "0.5 MiB" 512 for "KiB".
 
     Raises an exception if the text is no number."""
     tree, sizes = _tree(text), {name.casefold(): size for name, size in BYTES.items()}
@@ -35,7 +35,7 @@ def number(text: str, unit: str = "") -> float:
 
 
 def is_formula(text: str) -> bool:
-    """Return whether a text computes with names, as P + B * N does."""
+    """Return whether a text is an operation on two operands and has names, as P + B * N."""
     try:
         tree = _tree(text)
     except (ValueError, SyntaxError):

@@ -1,4 +1,4 @@
-"""Wrong Gluon kernels, each one edit of a right one: no wait, no fence, a wrong phase, ... The last list is harmless."""
+"""Wrong Gluon kernels, each one edit of a right one: no wait, no fence, a wrong phase. The last list is harmless."""
 
 import sys
 from contextlib import ExitStack, contextmanager

@@ -6,7 +6,7 @@ from flashlab.reference import io_complexity
 
 doubling = Question(
     answer=4,
-    because="Rows are twice as long, and half as many fit: twice the tiles of keys read twice as long a Q and O.",
+    because="Rows are twice as long, and half as many keys fit: Q and O, twice as large, pass by twice as many tiles.",
     hints=(
         "A tile of keys is M / 4d rows. How many tiles of keys are there with twice the d?",
         "Twice as many, and each of them has all of Q and O pass by, whose rows are twice as long.",
@@ -32,7 +32,7 @@ elements = Exercise(
         Case("two tiles of keys", (64, 16, 2048)),
         Case("keys that the tiles do not divide", (100, 16, 2048)),
         Case("a tile whose size is rounded up", (100, 8, 300)),
-        Case("GPT-2 medium's head in 5,000 elements", (1024, 64, 5000)),
+        Case("a head of GPT-2 medium, with room for 5,000 elements", (1024, 64, 5000)),
     ),
     draw=_draw,
     mistakes=(
@@ -94,7 +94,7 @@ quiz_tiles = Question(
     because="Eight tiles on the diagonal, and the 28 below it.",
     hints=(
         "1,024 / 128 = 8 tiles each way. Which of the 64 are above the diagonal?",
-        "Row i of tiles meets i + 1 of them.",
+        "Row i of tiles, counted from 0, has i + 1 tiles up to the diagonal.",
         "1 + 2 + ... + 8",
     ),
     wrong=(
@@ -115,7 +115,7 @@ quiz_passes = Question(
     wrong=(
         (22, "That is queries outside: Q and O once, K and V ten times."),
         (32, "In the first pass there is no O to read yet."),
-        (13, "O travels as well: written for every tile of keys, read back for all but the first."),
+        (13, "You moved O once. It is written for every tile of keys, and read back for all but the first."),
     ),
 )
 

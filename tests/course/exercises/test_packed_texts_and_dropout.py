@@ -1,4 +1,4 @@
-"""packed_texts_and_dropout: right solutions pass however they are written; answers are what is counted."""
+"""packed_texts_and_dropout: right solutions pass however they are written; answers are what the library computes."""
 
 import numpy as np
 import pytest

@@ -25,8 +25,8 @@ step = Exercise(
     hints=(
         "Keys: wait for them, multiply, give their stage back. Then hide. Values: wait for them, update, give their "
         "stage back.",
-        "arrived(rings.K, j) waits and returns the tile; release(rings.K, j) gives it back once no product reads it. "
-        "The block's first key is number j * Bc.",
+        "arrived(rings.K, j) waits and returns the tile. release(rings.K, j) gives its stage back at once: call it "
+        "after the product that reads the tile. The block's first key is number j * Bc.",
         "K_j = arrived(rings.K, j); S_ij = scores(Q_i, K_j); release(rings.K, j); S_ij = hide(S_ij, row, j * Bc, Nq, "
         "Nk, causal); m_i, l_i, O_i = update(m_i, l_i, O_i, S_ij, arrived(rings.V, j), factor); release(rings.V, j).",
     ),
