@@ -14,7 +14,7 @@ from flashlab.course.lessons import LESSONS
 
 ADDRESS = f"{gallery.SITE}/"
 NAME = bare.TITLE
-RACE = "tiling"  # the figure of the front page, whose picture pages without a figure have, too
+RACE = "tiling"  # the figure of the front page; pages without a figure show its picture, too
 SHOWN = (  # the alternative text of that picture
     "Standard attention and two versions of FlashAttention, side by side: maps of their scores, of which only standard "
     "attention's lie in slow memory, and the bytes that each has moved."
@@ -23,7 +23,7 @@ UNLISTED = ("404.html", "genindex.html", "py-modindex.html", "search.html")  # p
 LONGEST = 200  # characters of a description
 SAYS = {  # descriptions of pages whose first paragraph does not give one
     "about.html": "How to cite the course, how to report a mistake in it, and its licence.",
-    "figures.html": "All figures of the course: traces of code that ran, to be played, set and linked to.",
+    "figures.html": "All figures of the course: traces of code that ran, with controls to play and change them.",
     "genindex.html": "All names of the code, in the order of the alphabet.",
     "interface.html": "The public functions and classes of the course's code, with docstrings and links to the source.",
     "lessons/notation.html": "The letters and the terms of the course, each with the lesson that introduces it.",

@@ -29,7 +29,7 @@ def forward(q, k, v, wire: Wire, task: Task):
 
 
 def backward(dO, q, k, v, O, lse, wire: Wire, task: Task):
-    """Return dQ, dK and dV of this rank's tokens, given O and lse of all keys."""
+    """Return dQ, dK and dV of this rank's tokens, given its O and lse, which are of all keys."""
     k_all, v_all = _gather("backward", k, v, wire, task)
     gradients = task.gradients(dO, q, O, lse)
     dk, dv = (_add_up(x, wire, task) for x in gradients.sums(k_all, v_all, _blocks("backward", wire, task)))

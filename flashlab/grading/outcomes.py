@@ -20,7 +20,7 @@ from flashlab.grading.results import largest, leaves, mapped, result_leaves
 from flashlab.grading.words import described, message_of, shortened, where
 
 NUDGES = 3  # how often the inputs are rounded at random
-LEFT_TO_CASES = (Exception,)  # what a law may raise: if the attempt raises it, the cases report it
+LEFT_TO_CASES = (Exception,)  # passed over in a law: if an attempt raises an error on a case, the case reports it
 
 
 @cache
@@ -48,7 +48,7 @@ def expected(exercise: Exercise) -> Iterator[Expected]:
 
 
 def _nudged(args, wide, seed):
-    """Return arguments in float64, each number of an array moved by one rounding of float32, or of a finer dtype."""
+    """Return arguments in float64, float arrays moved by one rounding of their dtype, or of float32 if it is finer."""
     rng, originals = np.random.default_rng(seed), iter(leaves(args))
 
     def nudge(leaf):
@@ -142,7 +142,7 @@ def _broken(exercise, function, args, programs):
 
 
 def _overwritten(exercise):
-    """Build a law with its own inputs, two cases of the same shapes: the second call keeps the result of the first."""
+    """Build a law with its own inputs, two cases of the same shapes: a second call leaves the first result as it is."""
 
     def law(function):
         if exercise.launch is not None:  # its launch makes the outputs

@@ -25,8 +25,8 @@ MASKS = {
     "window": {"mask": masks.window(7, 2)},
     "documents": {"causal": True, "documents": (0, 5, 6, 23, 33)},
 }
-# Roundings that are allowed besides twice torch's error: one of the result if the state is in a wider dtype, one per
-# merge if it is not. In float64, torch itself is the standard, so that its error is 0.
+# Roundings that are allowed besides twice torch's error: 1, of the result, if the state is in a wider dtype, otherwise
+# one per merge. In float64 torch's result is itself the standard, with an error of 0: the 20 are for all of ours.
 ROUNDINGS = {torch.float16: 1, torch.bfloat16: 1, torch.float32: 4, torch.float64: 20}
 WAYS = [
     ("ring", "zigzag"),
@@ -156,7 +156,7 @@ def test_the_steps_of_real_processes_are_the_references(team, placement):
 
 @pytest.mark.parametrize("P, ratio", [(2, 256 / 640), (4, 384 / 480), (8, 448 / 280)])
 def test_the_closed_form_is_that_of_the_papers(P, ratio):
-    """N = 128K, H = 32, Hk = 8, d = 128, bfloat16: the bytes in the docstring of plan, their ratio P Hk / (H + Hk)."""
+    """At N = 128K, H = 32, Hk = 8, d = 128, bfloat16, a ring sends P Hk / (H + Hk) times the bytes of an all-to-all."""
     N, n = 2**17, 2**17 // P
     costs = {(it.method, it.placement): it for it in plan.costs(N, P, H=32, Hk=8, d=128)}
     ring, gather, ulysses = costs["ring", "zigzag"], costs["gather", "zigzag"], costs["all-to-all", "contiguous"]
@@ -174,7 +174,10 @@ def test_the_plan_picks_the_fastest_way():
         return plan.pick(costs, d=128, flop_rate=600e12, wire_rate=wire_rate)
 
     assert pick(400e9)[:2] == ("ring", "zigzag")  # the products hide all transfers
-    assert pick(1e9, P=8)[:2] == ("all-to-all", "contiguous")  # the wire decides, and it sends the fewest bytes
+    assert pick(1e9, P=8)[:2] == (
+        "all-to-all",
+        "contiguous",
+    )  # which sends the fewest bytes
     assert pick(1e9, P=8, Hk=4)[0] == "ring"  # too few key/value heads for an all-to-all over 8 ranks
 
 

@@ -2,7 +2,7 @@
 
 With ``latent`` in place of the capability, compile the Hopper kernel for latents.
 
-Print one JSON object per launch, as ``compile_for`` does. LIMIT: the largest number of caches to compile. Needs
+Print one JSON object per launch, as ``tests.tools.compile_for``. LIMIT: the largest number of caches to compile. Needs
 TRITON_INTERPRET=0, and so a process of its own.
 """
 

@@ -1,8 +1,9 @@
 """Run tests under compute-sanitizer's memcheck and racecheck: ``python -m tests.tools.sanitize PYTEST_ARGUMENTS``.
 
-Each tool runs all tests, in parts. The parts run side by side, each in a pytest process. A line about a part is printed
-as soon as it ends, with all its output if it failed; then the status is 1. The sanitizer checks our kernels only: it
-leaves out those whose names begin with _Z, which are C++ functions, such as the kernels of torch in these tests.
+Each tool runs all tests, in parts. The parts run side by side, each in a pytest process. When a part ends, a line about
+it is printed, and all its output if it failed. If any part failed, the exit status is 1. The sanitizer checks our
+kernels only: it leaves out those whose names begin with _Z, which are C++ functions, such as the kernels of torch in
+these tests.
 """
 
 import itertools
@@ -18,7 +19,7 @@ from tests.tools import racecheck
 TOOLS = {"memcheck": ["--error-exitcode", "1"], "racecheck": ["--print-limit", "1000"]}
 SUMMARIES = {"memcheck": "ERROR", "racecheck": "RACECHECK"}
 PARTS = 7  # per tool: two tools share 16 cores, and each process takes gigabytes of a GPU's memory
-SECONDS = 400  # limit of a part, of seven tests of 12 s each under racecheck: a hung kernel never ends
+SECONDS = 400  # limit of a part, since a hung kernel never ends; under racecheck its seven tests take 12 s each
 PORT, PORTS = 49152, 10  # the sanitizer's first port, and how many it tries: each process gets ports of its own
 
 

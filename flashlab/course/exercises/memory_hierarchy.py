@@ -45,7 +45,7 @@ seconds = Exercise(
         Case("work that waits for bytes", (1.0, 8.0, 1.0, 2.0)),
         Case("work that waits for arithmetic", (8.0, 2.0, 1.0, 2.0)),
         Case("a copy: bytes and no arithmetic", (0.0, 8.0, 1.0, 2.0)),
-        Case("arithmetic on nothing that moves", (8.0, 0.0, 1.0, 2.0)),
+        Case("arithmetic, and no bytes that move", (8.0, 0.0, 1.0, 2.0)),
         Case("a real kernel on a real card", (134e6, 2.4e6, 312e12, 1555e9)),
     ),
     draw=_draw_seconds,
@@ -58,7 +58,7 @@ seconds = Exercise(
                 LATER, "max(flops / byte_rate, nbytes / flop_rate)"),
         Mistake("divided the rates by the amounts.", "FLOP divided by FLOP/s are seconds.",
                 "flops / flop_rate, nbytes / byte_rate", "flop_rate / flops, byte_rate / nbytes"),
-        Mistake("dropped the fraction with //, and most times are a small fraction of a second.", "Divide with /.",
+        Mistake("dropped the fraction with //, which makes each time below a second 0.", "Divide with /.",
                 "flops / flop_rate, nbytes / byte_rate", "flops // flop_rate, nbytes // byte_rate"),
     ),
     hints=(

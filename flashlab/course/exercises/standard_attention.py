@@ -30,7 +30,7 @@ passes = Question(
 heads = Question(
     answer=20,
     unit="GB",
-    because="100,000² = 10¹⁰ numbers of 2 bytes are 20 GB for one head. A terabyte takes 50 heads.",
+    because="100,000² = 10¹⁰ numbers of 2 bytes are 20 GB for one head. 50 heads take a terabyte.",
     hints=(
         "How many numbers does an N x N matrix hold?",
         "10⁵ · 10⁵ = 10¹⁰ numbers, 2 bytes each.",

@@ -2,9 +2,9 @@
 
 The registers of a consumer (warpgroup) hold sums of one tile [64, 256], not of two. So the consumers divide the
 products: one computes S^T, P^T and dV, the other dP^T, dS^T and dK. Only P^T goes from one to the other, through shared
-memory. Each issues the product of its sums one step late, beside the next product of its scores.
+memory. Each adds to its sums one step late, beside the next product for S^T or dP^T.
 
-Tiles are transposed, [Bc, Br], and in ``pieces`` of their columns.
+S^T, P^T, dP^T and dS^T are [Bc, Br]. Tiles of Q, K, V and dO, and the sums, are in ``pieces`` of their columns.
 """
 
 from typing import NamedTuple
@@ -92,7 +92,7 @@ def key_value_gradients(
     """Compute rows j * ROWS .. (j + 1) * ROWS of dK and dV: program j + tiles * head.
 
     turns: ``stages.Turns``; each turn is a program. Causal: the first programs of a head have the keys that most
-    queries see. Where a group has several parts, a head of K and V counts as several heads in a row.
+    queries see. Where groups have several parts, each part counts as a head of dK and dV.
     """
     shared = allocate(Q, dO, K, V, lse, delta, rest, Br, shape, stages)
     gl.warp_specialize(

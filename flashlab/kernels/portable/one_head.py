@@ -1,7 +1,7 @@
 """The smallest attention kernel: one head, with pointers, for lengths that the tiles divide.
 
-It has only the loop of ``forward``, the kernel that ``flash_attention`` runs: no other lengths, masks, batches, heads,
-lse or powers of two. Begin here.
+It has only the loop of ``forward``, the portable kernel of ``flash_attention``: no other lengths, masks, batches, heads
+or lse, and e^x in place of 2^x. Begin here.
 
 Source: FlashAttention-2, Algorithm 1.
 """
@@ -14,7 +14,7 @@ import triton.language as tl
 def run(Q, K, V, Br, Bc):
     """Return O [N, d] for Q, K, V [N, d], contiguous float16 tensors; Br and Bc, powers of two from 16 on, divide N.
 
-    d is a power of two from 16 on. Memory that no program writes reads NaN.
+    d is a power of two from 16 on. Elements that no program writes are NaN.
     """
     N, d = Q.shape
     O = torch.full_like(Q, torch.nan)  # [N, d]

@@ -1,4 +1,4 @@
-"""masks_and_scores: right solutions pass however they are written; answers are what is counted."""
+"""masks_and_scores: right solutions pass however they are written; answers are what the library counts."""
 
 import numpy as np
 import pytest
