@@ -1,4 +1,4 @@
-"""The pages of all figures and of their use elsewhere."""
+"""Two pages: a list of all figures, and how to embed a figure elsewhere."""
 
 import html
 
@@ -31,7 +31,8 @@ def page() -> str:
     return f"""# Figures
 
 {len(drawn.names())} figures, each computed from code of the course. Each has a page of its own, with all its controls.
-*link* in a figure copies the address of what you see. [In a page of your own](embed.md) a figure is two lines.
+*link* in a figure copies the address of what you see. [In a page of your own](embed.md) a figure takes two lines of
+code.
 
 {raw(f'<div class="cards details">{cards}</div>')}
 """
@@ -69,15 +70,16 @@ That is this figure. Try its controls and the two buttons above it:
 A browser loads modules from a server only. If this page was opened as a file, or scripts are off, you see a picture,
 and the two buttons do nothing. A frame works in a file, too.
 
-- `render(element, {{ state, brief }})` draws the figure into the element and returns an object. `state` has fields to
-  begin with; all others have the values of the figure's own page. `brief: true` draws a figure without its details.
+- `render(element, {{ state, brief }})` draws the figure into the element and returns an object. `state` sets the
+  initial values of some fields; all others begin as on the figure's own page. `brief: true` draws a figure without its
+  details.
 - The object has `state`, the fields at present, and `set(fields)`, which changes some of them.
-- `controls` lists the fields and their values; `version` is the version of the course.
+- The module also has `controls`, the fields and their values, and `version`, the version of the course.
 - The theme is that of your page, if `data-theme` of `html` or `body` is `light` or `dark`, and else that of the system.
 
-The address contains `{drawn.MODULES}`, the version of these names. A change that breaks a page of yours gets another
-address. To stay independent of this site, copy the module and, beside its folder, the script of the same name, which it
-imports.
+The address contains `{drawn.MODULES}`, the version of this interface. A change that breaks a page of yours gets another
+address. To stay independent of this site, copy the module `{drawn.MODULES}/NAME.js` and the script `NAME.js`, which it
+imports from the folder above.
 
 ## As a frame
 

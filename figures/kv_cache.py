@@ -68,13 +68,13 @@ def trace(state: State) -> dict:
     """Return the pool after each event: the pages of each text, pages copied, and tokens kept and reserved.
 
     ``copied``: the tokens in the pages copied; ``tokens``: those in held pages, each page counted once; ``held``: the
-    room of these pages; ``rooms``: the room of the same texts without pages, each as long as the longest.
+    room of these pages; ``rooms``: the room of the same texts without pages, ``LONGEST`` tokens each.
     """
     return _trace(state.page, state.sharing)
 
 
 def describe(state: State) -> str:
-    """Say what just happened, how many pages are held, and what is wasted with and without pages."""
+    """Say what happened, how many tokens are kept, the room for them with and without pages, and the free pages."""
     numbers = trace(state)
     now = numbers["steps"][state.step]
     copied = "".join(

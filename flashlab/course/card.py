@@ -78,12 +78,12 @@ def _row(pair):
 
 
 def display(name: str, verdict: Verdict, words: str) -> bool:
-    """Display a verdict as a card, or ``words`` where there are no cards. Return whether a notebook runs."""
+    """In a notebook, display a verdict as a card, or ``words`` without HTML. Return whether this is a notebook."""
     try:
         from IPython import display, get_ipython
     except ImportError:
         return False
-    if getattr(get_ipython(), "kernel", None) is None:  # a terminal, or no IPython
+    if getattr(get_ipython(), "kernel", None) is None:  # a terminal, or Python without IPython
         return False
     card = html(name, verdict).encode("utf-8", "replace").decode()  # a lone surrogate cannot be sent
     display.display({"text/html": card, "text/plain": words}, raw=True)

@@ -1,4 +1,4 @@
-"""Tiny models of transformers with random weights, one for each kind in its list of causal models."""
+"""Tiny models of transformers with random weights, one for each kind in the package's list of causal models."""
 
 import torch
 
@@ -39,18 +39,18 @@ MORE = {  # further attributes that single kinds need
 
 UNBUILT = {  # kinds that transformers does not build or run with these sizes, and a part of its error
     "blt": "mat1 and mat2 shapes cannot be multiplied",  # its patches have other sizes
-    "cohere_compass_text": "full_attention",  # rotations for layers of two types
+    "cohere_compass_text": "full_attention",  # needs rotations for layers of two types
     "dots3_note": "layer indices in the range",  # settings for layer 41
     "gemma3n": "timm",  # reads images with another package
     "gemma4_assistant": "hidden_size_per_layer_input must be 0",
     "gemma4_unified_assistant": "set of layer types producing a cache",
-    "mamba2": "hidden_size",  # no attention
+    "mamba2": "hidden_size",  # has no attention
     "musicgen": "no attribute 'dropout'",  # made of three models
     "musicgen_melody": "no attribute 'dropout'",
     "qwen4_exp": "unsupported operand",
     "qwen4_exp_text": "unsupported operand",
     "reformer": "axial_pos_embds",
-    "zamba": "tie_weights_keys",  # shares weights of layers, and a model of two layers lacks them
+    "zamba": "tie_weights_keys",  # shares weights with layers that a model of two layers lacks
     "zamba2": "1",
 }
 OWN = {  # kinds that do not use the attention of ``set_attn_implementation``
@@ -58,7 +58,7 @@ OWN = {  # kinds that do not use the attention of ``set_attn_implementation``
     "mamba", "megatron-bert", "mpt", "mvp", "openai-gpt", "prophetnet", "rembert", "roformer", "rwkv", "trocr", "xglm",
     "xlm", "xlnet", "xlstm",
 }  # fmt: skip
-REFUSED = {  # kinds whose layers pass options of ``transformers.CANNOT``, and these options
+REFUSED = {  # kinds whose layers pass options of ``models.transformers.CANNOT``, and these options
     "axk2": "indices",
     "deepseek_v32": "indices",
     "dots3_note_text": "indices",

@@ -33,7 +33,7 @@ def _draw_rows(rng, size):
 
 
 def _scores(rng, R, N):
-    """Draw finite scores [R, N], in float32, of one size or of many, or in float16, near its limits or not."""
+    """Draw finite scores [R, N]: in float32, of one size or of many; or in float16, near its limits or not."""
     kind = rng.choice(["float32", "many sizes", "float16"], p=[0.5, 0.2, 0.3])
     if kind == "float32":
         return scores(rng, R, N, masked=False)
@@ -52,7 +52,7 @@ def _of_one_row(softmax, x):
     return softmax(x[None])[0]
 
 
-ONES = 2941  # float16 has 2,940 and 2,942; weight and lse, rounded to float16, still tell the sums apart
+ONES = 2941  # float16 has 2,940 and 2,942, not this sum; weight and lse in float16 still differ
 NARROW = (
     f"the sum was kept in float16. There, {ONES:,} ones add up to 2,940, or to 2,048 if they are added one by one, and "
     "65,520 ones to ∞: sum in float32."
@@ -77,7 +77,7 @@ row = Exercise(
     edges=(
         _case("two scores", [0, 1]),
         _case("scores too large to be exponentiated", [100, 99]),
-        _case("a largest score that is not the first, the last, or the largest in size", [-2000, 895, 894]),
+        _case("a largest score that is neither first nor last; another has a larger absolute value", [-2000, 895, 894]),
         _case("scores too small to be exponentiated", [-800, -801]),
         _case("scores near the least of float16", [-62000, -65000], np.float16),
     ),
@@ -121,7 +121,7 @@ lse = Exercise(
         _case("rows far above 0 and far below", [[1000, 999], [-1000, -999]]),
         _case("a masked score beside scores far below 0", [[-2000, -inf, -2001]]),
         _case("a row of nothing but masked scores", [[-inf, -inf]]),
-        _case("a score below any number that one would take for −∞", [[-2e9, -inf]]),
+        _case("a score below −1e9, which is often used for −∞", [[-2e9, -inf]]),
     ),
     draw=_draw_rows,
     laws=(no_nan_replaced,),
@@ -157,7 +157,7 @@ rows = Exercise(
         _case("rows far above 0 and far below", [[1000, 999], [-1000, -999]]),
         _case("a masked score beside scores far below 0", [[-2000, -inf, -2001]]),
         _case("a row of nothing but masked scores", [[-inf, -inf]]),
-        _case("a score below any number that one would take for −∞", [[-2e9, -inf]]),
+        _case("a score below −1e9, which is often used for −∞", [[-2e9, -inf]]),
     ),
     draw=_draw_rows,
     laws=(no_nan_replaced,),
@@ -170,7 +170,8 @@ rows = Exercise(
         Mistake("did not subtract the maximum.", "exp overflows.", f"x - {GUARD}", "x"),
         Mistake("subtracted one maximum from all rows, and a row far below it underflows.", "Each row needs its own.",
                 "x.max(-1, keepdims=True, initial=-np.inf)", "np.full((*x.shape[:-1], 1), x.max())"),
-        Mistake("laid the sums along the columns.", "keepdims=True makes a column of them: one sum for each row.",
+        Mistake("divided column i, not row i, by the sum of row i.",
+                "keepdims=True makes a column of the sums: one for each row.",
                 "e.sum(-1, keepdims=True,", "e.sum(-1,"),
         Mistake("subtracted −∞ from −∞, which gives NaN.",
                 "Subtract 0 where the maximum is −∞, and divide by 1 where the sum is 0.", GUARD, "m"),

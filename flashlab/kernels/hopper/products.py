@@ -18,7 +18,7 @@ def accumulator(columns, rows=64, bits=16):
 
 @gluon.constexpr_function
 def filled(d):
-    """Return how many columns of a tile products read for rows of d numbers: 64, 80, 96 or all 128.
+    """Return how many columns of a tile the products read, if rows have d numbers: 64, 80, 96 or all 128.
 
     Columns past d are zeros. Those past the returned number take no instructions.
     """
@@ -57,7 +57,8 @@ def operand(P_ij, dtype: gl.constexpr, width: gl.constexpr):
 def fours(P_ij):
     """Return P_ij [Br, Bc] in e4m3, the weights of four keys in a number of 32 bits: [Br, Bc / 4].
 
-    Columns are in the order of ``forward_float8.key_of``. Loops carry this form: a number of 8 bits takes a register.
+    Columns are in the order of ``forward_float8.key_of``. Loops carry this form: a number of 8 bits
+    alone takes a register of 32.
     """
     Br: gl.constexpr = P_ij.shape[0]
     Bc: gl.constexpr = P_ij.shape[1]
@@ -70,7 +71,7 @@ def fours(P_ij):
 
 @gluon.jit
 def operand_of_fours(fours, width: gl.constexpr):
-    """Return the left operand [Br, Bc] of a product with ``width`` columns, as ``operand``, of e4m3."""
+    """Return the left operand [Br, Bc], in e4m3, of a product with ``width`` columns. See ``operand``."""
     left: gl.constexpr = gl.DotOperandLayout(0, accumulator(width, fours.shape[0], 8), 4)
     each = gl.join(gl.join(fours, fours), gl.join(fours, fours))  # [Br, Bc / 4, 2, 2]
     each = gl.convert_layout(gl.reshape(each, [fours.shape[0], 4 * fours.shape[1]]), left, assert_trivial=True)

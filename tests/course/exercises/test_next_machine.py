@@ -13,7 +13,7 @@ from flashlab.reference import next_machine, online_softmax, roles
 
 def cycles_by_tiles(Br, Bc, d):
     tiles = Br // 128
-    tile = 128 * d * 2 + 2 * Bc * d * 2  # bytes: Q, and K and V once more
+    tile = 128 * d * 2 + 2 * Bc * d * 2  # bytes: those of Q once, and those of a tile of K and V
     return tiles * 4 * 128 * Bc * d / 8192, tiles * tile / 128, tiles * 128 * Bc / 16
 
 

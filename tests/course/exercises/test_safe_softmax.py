@@ -43,7 +43,7 @@ def row_into_float64(x):
 
 
 def row_of_numbers(x):
-    """Compute in float32, and return Python numbers, so float64."""
+    """Compute in float32, and return an array of Python numbers, so float64."""
     e = np.exp(np.float32(x) - np.float32(x.max()))
     l = e.sum()
     return np.array([float(weight / l) for weight in e])
@@ -91,7 +91,7 @@ def rows_as_x_is(x):
 
 
 def lse_in_torch(x):
-    return torch.logsumexp(torch.tensor(x).float(), -1)  # in float16 it overflows, too
+    return torch.logsumexp(torch.tensor(x).float(), -1)  # this function overflows in float16
 
 
 def lse_of_states(x):
@@ -121,7 +121,7 @@ def lse_as_x_is(x):
 
 
 def lse_summed_wide(x):
-    """All but the sum in the dtype of x."""
+    """Maximum and exponentials in the dtype of x, the sum and all after it in float32 or better."""
     m = x.max(1, keepdims=True)
     m[m == -np.inf] = 0
     return m[:, 0] + np.log(np.exp(x - m).sum(1, dtype=np.float32))
@@ -145,7 +145,7 @@ def rows_in_torch(x):
 
 
 def rows_by_merging(x):
-    """The state of both halves, without values, and then their weights."""
+    """Take in one half of the keys after the other, without values. Then compute the weights."""
     x, none = np.float32(x), np.empty((x.shape[1], 0), np.float32)
     half = x.shape[1] // 2
     state = online_softmax.update(online_softmax.identity(len(x), 0), x[:, :half], none[:half])

@@ -10,7 +10,7 @@ from flashlab.reference import online_softmax
 inf = np.inf
 
 LOW, HIGH, EMPTY = state_of([0], [1], [[2]]), state_of([1], [2], [[3]]), online_softmax.identity(1, 1)
-FAR_BELOW = state_of([-2e9], [1], [[2]])  # below any number that one would take for −∞
+FAR_BELOW = state_of([-2e9], [1], [[2]])  # below −1e9, which is often used for −∞
 ONE_EACH = (
     state_of([-inf, 1, -inf], [0, 2, 0], [[0], [3], [0]]),
     state_of([2, -inf, -inf], [1, 0, 0], [[4], [0], [0]]),
@@ -19,7 +19,7 @@ EDGES = (
     Case("two parts of equal maximum", (LOW, state_of([0], [3], [[5]]))),
     Case("a second part with the larger maximum", (LOW, HIGH)),
     Case("a first part with the larger maximum", (HIGH, LOW)),
-    Case("a maximum below any number that one would take for −∞", (FAR_BELOW, EMPTY)),
+    Case("a maximum below −1e9, which is often used for −∞", (FAR_BELOW, EMPTY)),
     Case("rows of which each has met keys in one part only, or in none", ONE_EACH),
 )
 

@@ -1,4 +1,4 @@
-"""Predictions: what is kept, how many passes the backward pass makes, and how many products."""
+"""Predictions: what is kept, how often the backward pass moves an N × d tensor, and how many products it has."""
 
 from flashlab.grading.exercise import Question
 
@@ -24,7 +24,7 @@ passes = Question(
     because="K, V read and dK, dV written once: 4. Q and dO read at 4 visits: 8. dQ written at 4 and read at 3: 7. "
     "O read once: 1.",
     hints=(
-        "Which tensors belong to the keys (once in all), and which to the queries (at every visit)?",
+        "Which tensors belong to the keys, and move once? Which to the queries, and move at every visit?",
         "Outside: K, V, dK, dV. At each of the 4 visits: Q, dO and dQ. At the first visit only: O. And dQ need not be "
         "read where it is still zero.",
         "4 for the keys, 4 + 4 for Q and dO, 4 + 3 for dQ, 1 for O.",
@@ -45,7 +45,7 @@ products = Question(
     answer=7,
     because="Forward S and O; backward S once more, dV, dP, dQ, dK. Seven instead of six.",
     hints=(
-        "Each N × N matrix is a product of two thin ones, or is multiplied with a thin one. Count those.",
+        "A product makes an N × N matrix of two thin ones, or multiplies one by a thin one. Count the products.",
         "Where everything is kept: forward S and O, backward dV, dP, dQ, dK. Which of them is done again?",
         "P is an exponential away from S, so only S = Q Kᵀ is done again.",
     ),
@@ -54,7 +54,7 @@ products = Question(
         (8, "The whole forward pass is not repeated: O is at hand, only S is needed again."),
         (5, "That is the backward pass alone. The forward pass's two count too."),
         (4, "That is the backward pass alone, with P kept."),
-        (12, "That is the forward pass and all of the backward pass twice. Only one product is done again."),
+        (12, "That is the forward pass once, and all of the backward pass twice. Only one product is done again."),
     ),
     minutes=4,
 )

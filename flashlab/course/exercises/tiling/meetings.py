@@ -12,7 +12,7 @@ from flashlab.grading.laws import no_nan_replaced
 from flashlab.reference import online_softmax
 
 inf = np.inf
-FAR = 60  # how far below the maximum scores may lie whose values are so large that they count
+FAR = 60  # a score this far below the maximum may have a value so large that it counts
 
 
 class Output(NamedTuple):
@@ -34,7 +34,7 @@ def keys_inside(Q_i, K, V, Bc):
 
 
 def _draw_queries_and_keys(rng, Br, Nk, d):
-    """Draw Q [Br, d] and K [Nk, d]. The largest score is near 0: O may be computed from lse, which is rounded."""
+    """Draw Q [Br, d] and K [Nk, d]. The largest score is near 0: a large lse would lose digits."""
     Q, K = rng.normal(size=(Br, d)), rng.choice([0, 0.1, 1]) * rng.normal(size=(Nk, d))
     row = scores(rng, 1, Nk, largest=1000, masked=False)[0]  # [Nk]
     Q[:, 0] = np.sqrt(d) * rng.choice([1, 0.1], Br) ** rng.integers(2)
@@ -43,7 +43,7 @@ def _draw_queries_and_keys(rng, Br, Nk, d):
 
 
 def _draw_values(rng, below, dv):
-    """Draw values [n, dv]; those of scores that lie ``below`` [n] the maximum may be so large that they count."""
+    """Draw values [n, dv]. below [n]: how far each score is below the maximum; its value may make up for that."""
     size = 1e-18 if rng.random() < 0.3 else np.exp(np.minimum(below, rng.choice([0, FAR])))[:, None]
     return np.float32(size * rng.normal(size=(len(below), dv)))
 
@@ -93,7 +93,8 @@ inside = Exercise(
         Mistake("started each tile afresh.", "Pass the state of the tiles before to online_softmax.update.",
                 "online_softmax.update(state,",
                 "online_softmax.update(online_softmax.identity(len(Q_i), V.shape[1], Q_i.dtype),"),
-        Mistake("finished the state inside the loop: each tile divides by its own l.", "Finish once, after the loop.",
+        Mistake("finished the state inside the loop: O is divided after every tile, by the l so far.",
+                "Finish once, after the loop.",
                 "state = online_softmax.update(state, S_ij, V_j)",
                 "state = online_softmax.update(state, S_ij, V_j); "
                 "state = state._replace(O=online_softmax.finish(state)[0])"),
@@ -112,7 +113,7 @@ inside = Exercise(
 
 
 def meeting(Q_i, K_j, V_j, O_i, lse_i):
-    """Return what slow memory holds of a tile of queries after one more tile of keys, keys outside.
+    """Return what slow memory holds for a tile of queries after one more tile of keys, with the loop over keys outside.
 
     Q_i [Br, d]; K_j [Bc, d]; V_j [Bc, dv]; O_i [Br, dv] and lse_i [Br]: the result so far, 0 and -inf before the first.
     """
@@ -124,7 +125,7 @@ def meeting(Q_i, K_j, V_j, O_i, lse_i):
 
 
 def _draw_meet(rng, size):
-    """Draw a tile of keys and a result of rows so far, of which some or all may have met no key."""
+    """Draw a tile of queries, one of keys and values, and results so far. Some or all rows may have met no key."""
     Br, Bc, d, dv = lengths(rng, size, 4)
     Q, K = _draw_queries_and_keys(rng, Br, Bc, d)
     S = _scores(Q, K)  # [Br, Bc]
@@ -147,7 +148,7 @@ meet = Exercise(
         Case("a past with the larger maximum, and one with the smaller",
              (TWO, *keys(0.5), *_past([[2, 5], [3, 4]], [1, -1]))),
         Case("rows of which one has met no key", (TWO, *keys(0, 1), *_past([[0, 0], [2, 5]], [-inf, 1]))),
-        Case("an output of 0, of keys that were met", (QUERY, *keys(0, 1), *_past([[0, 0]], [1]))),
+        Case("an output of 0, although keys were met", (QUERY, *keys(0, 1), *_past([[0, 0]], [1]))),
         Case("scores far from 0, on either side", (TWO, *keys(-4e9), *_past([[2, 5], [3, 4]], [-2e9, 2e9]))),
     ),
     draw=_draw_meet,

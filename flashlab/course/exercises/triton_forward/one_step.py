@@ -85,7 +85,7 @@ update = Exercise(
         _step("a tile that raises the maximum", [0], [1], [[4]], [[2]], [[3]]),
         _step("a tile that leaves the maximum as it was", [4], [2], [[5]], [[2]], [[3]]),
         _step("a first tile, and a scale", [-inf], [0], [[0]], [[4, 2]], [[1], [3]], 0.5),
-        _step("rows that have met no key: one meets none, one a score below any number that one would take for −∞",
+        _step("rows that have met no key: one meets none, one a score below −1e9, which is often used for −∞",
               [-inf, -inf], [0, 0], [[0], [0]], [[-inf, -inf], [-4e11, -5e11]], [[3], [4]]),
         _step("maxima of a whole tile that rise from 10 by little",
               [10 * LOG2_E] * TILE, [1] * TILE, [[4]] * TILE, 10 + RISES, [[3]]),

@@ -65,7 +65,7 @@ forward = Exercise(
     edges=(
         _head("one key fewer than two tiles hold, and a second tile that raises the maximum by little",
               [[2, 2, 0, 0]], RISING, np.maximum(0, np.arange(31) - 15)[:, None] * np.ones(4)),
-        _head("scores below any number that one would take for −∞, and large ones",
+        _head("scores below −1e9, which is often used for −∞, and large ones",
               LARGEST * [[-1], [1]], LARGEST * [[1], [0.9]], LARGEST / 6e4 * [[1], [2]]),
         _head("causal, fewer keys than queries: only the last two queries see any", *_equal(17, 2), True),
         _head("causal: the first query sees all keys of a tile but one", *_equal(16, 30), True),
