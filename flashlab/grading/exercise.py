@@ -86,6 +86,7 @@ class Exercise:
     moves: tuple[Callable[..., str | None], ...] = ()  # law(programs, *args): of the loads and stores of the run itself
     once: tuple[Callable[[Callable], Broken | None], ...] = ()  # laws whose inputs are their own: law(attempt)
     sways: bool = False  # a rounding of the inputs may show in the results: in scores of Q and K, or in base 2
+    rounded: tuple[Callable, ...] = ()  # the reference, but for a rounding on the way that a right answer may have
 
     def run(self, function: Callable) -> Callable:
         """Return the function, or its launch, as a function of a case's arguments."""

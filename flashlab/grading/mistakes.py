@@ -13,6 +13,7 @@ from flashlab.grading.verdict import fault_of, never_stored
 
 PLACES = re.compile(r" \([^()]*:\d+[^()]*\)")  # places in the source, in messages of a simulated machine
 LATER = 16  # how many cases after the first wrong one are compared
+FEW = 4  # an answer of so many integers may be a mistake's by chance
 
 
 def recognise(
@@ -23,14 +24,16 @@ def recognise(
     attempted: outcomes of the attempt, case by case. first: the first case that it gets wrong. A mistake explains the
     attempt if it has the same wrong answer in this case, and no wrong answer in a case that the attempt gets right. If
     the attempt gets later cases wrong, the two must agree in at least one of them, and in at least as many as they
-    disagree; cases in which the attempt raises an error are no disagreement. Of several such mistakes, the one that
-    agrees most often is named. If all results are right and a law is broken, the mistake must break the same law and
-    agree in all cases. Where results are wrong and no mistake explains them, the sentence of a broken law with inputs
-    of its own is the text.
+    disagree; cases in which the attempt raises an error are no disagreement. A few integers may agree by chance: there
+    the two must agree in all of them. Of several such mistakes, the one that agrees most often is named. If all results
+    are right and a law is broken, the mistake must break the same law and agree in all cases. Where results are wrong
+    and no mistake explains them, the sentence of a broken law with inputs of its own is the text.
     """
     lawless = fault_of(attempted[first], expected[first]) is None
     together = attempted[: first + 1 + LATER]
     again = {at for at, mine in enumerate(together) if at > first and fault_of(mine, expected[at])}
+    exact = expected[first].exact
+    by_chance = all(it.dtype.kind in "iub" for it in exact) and sum(it.size for it in exact) <= FEW
     alike = {}
     for mistake in exercise.mistakes:
         wrong = mistake.function(exercise.reference)
@@ -50,7 +53,8 @@ def recognise(
                 break
         else:
             refuted = sum(not together[at].error for at in again - same)
-            if len(same) == len(together) if lawless else not again or len(again & same) >= max(1, refuted):
+            enough = not refuted if by_chance else len(again & same) >= max(1, refuted)
+            if len(same) == len(together) if lawless else not again or enough:
                 alike.setdefault(len(same), mistake.message)
     broken = (it.broke for it in attempted if it.broke and it.broke.on)
     reasons = (f"It looks like this: {it.message}" for it in broken if not (lawless or it.if_right))

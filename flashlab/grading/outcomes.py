@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, redirect_stdout, suppress
 from functools import cache, partial
+from numbers import Number
 
 import numpy as np
 
@@ -44,6 +45,7 @@ def expected(exercise: Exercise) -> Iterator[Expected]:
         exact = _arrays(exercise.truth()(*wide))
         seeds = range(NUDGES if exercise.sways else 0)
         nudged = [_arrays(exercise.truth()(*_nudged(case.args, wide, seed))) for seed in seeds]
+        nudged += [_arrays(function(*wide)) for function in exercise.rounded]
         yield Expected(rounded, exact, tuple(map(_swayed, exact, *nudged)))
 
 
@@ -123,9 +125,15 @@ def _programs_noted(exercise, laws):
     return programs.noted()
 
 
-def _changed(args, copies):
-    pairs = zip(leaves(args), leaves(copies), strict=True)
-    return any(isinstance(x, np.ndarray) and not np.array_equal(x, y, equal_nan=True) for x, y in pairs)
+def _changed(x, y):
+    """Return whether arrays, or collections of them and of numbers, differ; NaN equals NaN."""
+    if isinstance(x, dict):
+        return x.keys() != y.keys() or any(_changed(x[key], y[key]) for key in x)
+    if isinstance(x, list | tuple):
+        return len(x) != len(y) or any(map(_changed, x, y))
+    if isinstance(x, np.ndarray):
+        return not np.array_equal(x, y, equal_nan=True)
+    return isinstance(x, Number) and x != y and x == x
 
 
 def _broken(exercise, function, args, programs):
@@ -154,8 +162,7 @@ def _overwritten(exercise):
         first = result_leaves(function(*copy.deepcopy(pair[0])))
         before = copy.deepcopy(first)
         function(*copy.deepcopy(pair[1]))
-        pairs = zip(before, first, strict=True)
-        if any(isinstance(x, np.ndarray) and not np.array_equal(x, y, equal_nan=True) for x, y in pairs):
+        if _changed(before, first):
             return Broken("two calls", "the second call changed the first one's result: make a new array per call.")
 
     return law

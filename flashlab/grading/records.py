@@ -38,7 +38,7 @@ class Outcome(NamedTuple):
 
 class Expected(NamedTuple):
     """The reference's answer to a case: in the dtype of the inputs, in float64, and how much it changes by
-    roundings of the inputs."""
+    roundings of the inputs, or on the way."""
 
     rounded: Outcome
     exact: tuple[np.ndarray, ...]

@@ -6,7 +6,8 @@ first by ``forked``, and then the second; ``first_failure`` runs both in this pr
 The precision of the reference is the limit: the error of an attempt, against the reference in float64, may be twice the
 error of the reference in the dtype of the inputs, and a few roundings more. If an exercise sets ``sways``, a few
 roundings of the inputs add their effect: products added in another order give other scores, and far from zero the
-results change much with them. NaN is never right in place of a number.
+results change much with them. So do the roundings on the way of the functions in ``rounded``. NaN is never right in
+place of a number.
 """
 
 import inspect
@@ -22,6 +23,7 @@ from flashlab.grading.results import largest
 from flashlab.grading.words import apart, short
 
 NUMBERS = {"b": "booleans", "u": "integers", "i": "integers", "f": "real numbers", "c": "complex numbers"}
+FINEST = 1e-13  # relative: sums of numbers in float64 differ by more than its eps if their order differs
 NEVER = 0x7FC0F1A5  # the bits of a NaN that no computation gives: what an output of float32 holds before it is stored
 
 
@@ -87,7 +89,7 @@ def fault_of(outcome: Outcome, expected: Expected) -> Fault | None:
     if outcome.error:
         return Fault(f"it raised {outcome.error}" + (f"\nin {outcome.where}" if outcome.where else ""))
     if outcome.changed:
-        return Fault("it changed its inputs; make new arrays instead.")
+        return Fault("it changed its inputs; make new ones instead.")
     if len(expected.exact) == 1 and expected.exact[0].ndim and outcome.whole.startswith("a list"):
         return Fault(f"expected an array, your result is {outcome.whole}: np.array makes one of it.")
     names = expected.rounded.fields or (
@@ -117,7 +119,7 @@ def _compared(name, yours, rounded, exact, sways):
     finite = np.isfinite(exact)
     own = rounded.value[finite] - exact[finite]
     floating = np.issubdtype(rounded.value.dtype, np.floating)
-    eps = np.finfo(rounded.value.dtype).eps if floating else 0
+    eps = max(FINEST, np.finfo(rounded.value.dtype).eps) if floating else 0
     floor = np.finfo(np.float32).tiny if floating else 0  # smaller numbers have fewer digits, however they are computed
     limit = 2 * largest(own) + 8 * eps * largest(exact[finite]) + 4 * sways + floor
     if _within_limit(yours.value, exact, limit):

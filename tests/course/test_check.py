@@ -31,7 +31,7 @@ from flashlab.course.lessons import LESSONS, duration
 from flashlab.course.registry import every, find
 from flashlab.grading import forked as runner
 from flashlab.grading import in_place, mistakes, outcomes, records, verdict
-from flashlab.grading.exercise import Broken, Case, Exercise
+from flashlab.grading.exercise import Broken, Case, Exercise, Mistake
 from flashlab.reference import online_softmax
 from flashlab.reference.online_softmax import State
 from tests.tools.long import long
@@ -632,6 +632,10 @@ def test_for_an_answer_of_another_kind_the_check_says_what_is_wanted(capsys):
     assert "Choose one of falls, rises, stays." in printed(capsys, "grows", "memory_hierarchy.longer")
 
 
+def doubled(x):
+    return 2 * x
+
+
 def test_a_law_with_if_right_is_reported_only_if_all_results_are_right():
     exercise = Exercise(
         reference=lambda x: 2.0 * x,
@@ -644,6 +648,19 @@ def test_a_law_with_if_right_is_reported_only_if_all_results_are_right():
     )
     assert verdict.first_failure(exercise, lambda x: 2.0 * x).on == "inputs of its own"
     assert verdict.first_failure(exercise, lambda x: 2.0).on == "two"
+
+
+@pytest.mark.parametrize("number, named", [(int, False), (float, True)])
+def test_a_mistake_explains_integers_only_if_it_agrees_in_all_cases(number, named):
+    exercise = Exercise(
+        reference=lambda x: 2 * x,
+        edges=tuple(Case(f"{x}", (number(x),)) for x in range(1, 6)),
+        hints=("", "", ""),
+        mistakes=(Mistake("added 1.", "Add x.", "2 * x", "x + 1", of=doubled),),
+    )
+    attempted = list(outcomes.outcomes(exercise, lambda x: x + 1 if x < 5 else x))
+    explained = next(mistakes.recognise(exercise, attempted, 1, outcomes.expected_of(exercise)))
+    assert (explained == "You added 1. Add x.") == named
 
 
 def test_a_law_names_the_reason_if_no_known_mistake_matches():

@@ -249,8 +249,8 @@ consume = Exercise(
     launch=_attend,
     exact=_attended,
     edges=(
-        _edge("one block of keys: a step with K alone, and one with V alone", 128, 2),
         _edge("two blocks, and two stages: no stage is used twice before the last step", 256, 2),
+        _edge("one block of keys: a step with K alone, and one with V alone", 128, 2),
         _edge("four blocks in two stages: stages come up again", 512, 2),
         _edge("five blocks in three stages", 640, 3),
         _edge("one stage, used by every step", 384, 1),

@@ -14,8 +14,9 @@ def block(M, d):
 
 
 def _draw_formula(rng, size):
-    M, d = whole(rng, size, 10**6), whole(rng, size, 300)
-    return int(rng.choice([M, 4 * d * whole(rng, size, 1000)])), d
+    """Draw a memory, often one that 4d divides or exceeds by 1, and a head dimension, often a power of two."""
+    M, d = whole(rng, size, 10**6), int(rng.choice([whole(rng, size, 300), 2 ** rng.integers(min(size, 9) + 1)]))
+    return int(rng.choice([M, 4 * d * whole(rng, size, 1000) + rng.integers(2)])), d
 
 
 formula = Exercise(

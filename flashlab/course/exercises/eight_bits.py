@@ -96,7 +96,7 @@ def _draw_hadamard(rng, size):
 hadamard = Exercise(
     reference=walsh,
     edges=(
-        Case("two columns", (np.float32([[3, 1]]),)),
+        Case("two columns", (np.float32([[3, 1], [0, 2]]),)),
         Case("an outlier in the first of four columns", (np.float32([[100, 0, 0, 0]]),)),
         Case("an outlier in the last of four columns", (np.float32([[0, 0, 0, 100]]),)),
         Case("one column", (np.float32([[5], [-2]]),)),
@@ -309,7 +309,8 @@ two_level = Exercise(
                 "TensorCore()(np.zeros_like(total),", "TensorCore()(total,"),
         Mistake("left out the last part.", "It may have fewer keys.",
                 "range(0, P.shape[1], flush)", "range(0, P.shape[1] - flush + 1, flush)"),
-        Mistake("returned the exact product.", "The tensor core cuts it: call TensorCore() on `flush` keys at a time.",
+        Mistake("returned the exact product, or cut the keys into parts that are too short.",
+                "The tensor core cuts longer sums: call TensorCore() on `flush` keys at a time.",
                 "TensorCore()(np.zeros_like(total), P[:, keys], V[keys])", "P[:, keys] @ V[keys]"),
         Mistake("returned the last part.", "Add the parts up.", "total = total + ", "total = "),
     ),

@@ -106,8 +106,11 @@ chunk = Exercise(
 
 
 def _draw_decayed(rng, size):
-    decay = rng.choice([1, 0.1, rng.random(), 1 - 0.1 * rng.random()])
-    return *_draw_chunk(rng, size), float(np.float32(decay))
+    """Draw a chunk and a decay. That of a long chunk is so strong that its last powers vanish even in float64."""
+    chunk = _draw_chunk(rng, size)
+    strong = 10 ** (-400 / len(chunk[1]))
+    decay = strong if size == draws.LONG else rng.choice([1, 0.1, rng.random(), 1 - 0.1 * rng.random()])
+    return *chunk, float(np.float32(decay))
 
 
 decayed = Exercise(

@@ -85,15 +85,15 @@ def _draw_zigzag(rng, size):
 zigzag = Exercise(
     reference=zigzag_positions,
     edges=(
-        Case("two ranks, one token per stretch", (0, 2, 4)),
-        Case("the other rank, whose stretches meet in the middle", (1, 2, 4)),
         Case("two ranks, two tokens per stretch", (0, 2, 8)),
+        Case("the other rank, whose stretches meet in the middle", (1, 2, 8)),
+        Case("two ranks, one token per stretch", (0, 2, 4)),
         Case("a rank alone", (0, 1, 6)),
     ),
     draw=_draw_zigzag,
     mistakes=(
         Mistake("returned one stretch per rank: the contiguous placement.", "The second stretch is at the right end.",
-                "(2 * P - 1 - rank) * n", "(rank + 1) * n"),
+                "rank * n, (2 * P - 1 - rank) * n", "2 * rank * n, (2 * rank + 1) * n"),
         Mistake("counted both stretches from the left.", "Count the second one from the right.",
                 "(2 * P - 1 - rank) * n", "(P + rank) * n"),
         Mistake("were off by one stretch.", "Counted from 0, the last of 2 P stretches is 2 P − 1.",

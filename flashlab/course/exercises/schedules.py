@@ -79,13 +79,14 @@ def _blocks(assign, work, programs):
     Raises:
         ValueError: programs are missing, or not each tile has one.
     """
-    tiles = assign(list(work), programs)
+    blocks = list(work)  # a learner's function may change work: then the check says so
+    tiles = assign(work, programs)
     if not isinstance(tiles, list | tuple) or len(tiles) != programs:
         raise ValueError(f"expected a list of {programs} lists, one per program, got {tiles!r:.60}")
     found = sorted(int(tile) for own in tiles for tile in own)
-    if found != list(range(len(work))):
-        raise ValueError(f"expected each of the tiles 0 to {len(work) - 1} once, got {found!r:.60}")
-    return Blocks(np.sort([sum(work[tile] for tile in own) for own in tiles]))
+    if found != list(range(len(blocks))):
+        raise ValueError(f"expected each of the tiles 0 to {len(blocks) - 1} once, got {found!r:.60}")
+    return Blocks(np.sort([sum(blocks[tile] for tile in own) for own in tiles]))
 
 
 def _draw(rng, size):

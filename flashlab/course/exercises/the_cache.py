@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flashlab.grading.draws import lengths
-from flashlab.grading.exercise import Broken, Case, Exercise, Mistake, Question
+from flashlab.grading.exercise import Broken, Case, Exercise, Mistake, Question, edited
 
 __all__ = [
     "latent_bytes",
@@ -256,6 +256,11 @@ def _draw_absorb(rng, size):
     return np.float32(rng.choice([1, 1, 300])) * q, *others, (dn + dr) ** -0.5
 
 
+_lse_rounded = edited(  # the weights are e^(S − lse), and float32 rounds lse
+    absorbed_heads, "= P / P", "= np.exp(2.0**-23 * np.abs(S).max(1, keepdims=True)) * P / P"
+)
+
+
 absorb = Exercise(
     reference=absorbed_heads,
     edges=(
@@ -269,6 +274,7 @@ absorb = Exercise(
     draw=_draw_absorb,
     once=(_makes_no_keys,),
     sways=True,
+    rounded=(_lse_rounded,),
     mistakes=(
         Mistake("left out the columns with the position.", "They have a part in the score: q_rope @ R.T.",
                 "q @ C.T + q_rope @ R.T", "q @ C.T"),

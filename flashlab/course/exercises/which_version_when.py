@@ -36,17 +36,17 @@ def _draw_cells(rng, size):
 
 
 LENGTHS = np.array([1024.0, 8192.0])
-TIMES = np.array([[10.0, 12], [40, 35]])
-ALL = np.array([True, True])
+TIMES = np.array([[10.0, 12, 14], [38, 40, 35]])
+ALL = np.array([True, True, True])
 
 choose = Exercise(
     reference=choose_version,
     edges=(
         Case("a length that was measured", (LENGTHS, TIMES, ALL, 8192)),
-        Case("the fastest version cannot compute this", (LENGTHS, TIMES, np.array([True, False]), 8192)),
+        Case("the fastest version cannot compute this", (LENGTHS, TIMES, np.array([True, True, False]), 8192)),
         Case("a length that is nearer to 1,024 in tokens and to 8,192 in ratio", (LENGTHS, TIMES, ALL, 4500)),
         Case("the nearest cell has no time of an able version",
-             (LENGTHS, np.array([[10, 12], [40, inf]]), np.array([False, True]), 8192)),
+             (LENGTHS, np.array([[10, 12, 14], [38, inf, 35]]), np.array([False, True, False]), 8192)),
         Case("the longest cell first, and a shorter length than all", (LENGTHS[::-1].copy(), TIMES, ALL, 17)),
     ),
     draw=_draw_cells,

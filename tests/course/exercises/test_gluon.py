@@ -77,9 +77,9 @@ def fetch_that_skips_the_first_waits(ring, X, place, g):
 def step_that_waits_for_both_first(rings, Q_i, m_i, l_i, O_i, j, row, Nq, Nk, factor, causal: gl.constexpr):
     K_j, V_j = arrived(rings.K, j), arrived(rings.V, j)
     S_ij = hide(scores(Q_i, K_j), row, Bc * j, Nq, Nk, causal)
+    release(rings.K, j)
     state = update(m_i, l_i, O_i, S_ij, V_j, factor)
     release(rings.V, j)
-    release(rings.K, j)
     return state
 
 
@@ -146,6 +146,24 @@ def fetch_by_the_parity_of_the_stage(ring, X, place, g):
 
 
 @gluon.jit
+def fetch_for_two_stages(ring, X, place, g):
+    stages: gl.constexpr = 2
+    full = ring.full.index(g % stages)
+    mbarrier.wait(ring.empty.index(g % stages), (g // stages & 1) ^ 1)
+    mbarrier.expect(full, X.block_type.nbytes)
+    tma.async_copy_global_to_shared(X, place, full, ring.tiles.index(g % stages))
+
+
+@gluon.jit
+def step_that_returns_the_keys_late(rings, Q_i, m_i, l_i, O_i, j, row, Nq, Nk, factor, causal: gl.constexpr):
+    S_ij = hide(scores(Q_i, arrived(rings.K, j)), row, j * Bc, Nq, Nk, causal)
+    state = update(m_i, l_i, O_i, S_ij, arrived(rings.V, j), factor)
+    release(rings.K, j)
+    release(rings.V, j)
+    return state
+
+
+@gluon.jit
 def step_that_returns_the_keys_twice(rings, Q_i, m_i, l_i, O_i, j, row, Nq, Nk, factor, causal: gl.constexpr):
     S_ij = hide(scores(Q_i, arrived(rings.K, j)), row, j * Bc, Nq, Nk, causal)
     release(rings.K, j)
@@ -182,6 +200,42 @@ def overlapped_in_the_other_order(
 
 
 @gluon.jit
+def overlapped_that_returns_the_keys_early(
+    rings, turn, Q_i, m_i, l_i, O_i, P_before, j, row, Nq, Nk, factor, causal: gl.constexpr, w: gl.constexpr
+):  # fmt: skip
+    K_j, V_before = arrived(rings.K, j), arrived(rings.V, j - 1)
+    take_turn(turn, j, w)
+    S_ij = issue_scores(Q_i, K_j)
+    O_i = warpgroup_mma(P_before, V_before, O_i, is_async=True)
+    pass_turn(turn, w)
+    release(rings.K, j)
+    S_ij = warpgroup_mma_wait(1, deps=(S_ij,))
+    S_ij = hide(S_ij, row, j * Bc, Nq, Nk, causal)
+    m_i, l_i, P_ij, alpha = weights(m_i, l_i, S_ij, factor, V_before.dtype, V_before.shape[1])
+    O_i = warpgroup_mma_wait(0, deps=(O_i,))
+    release(rings.V, j - 1)
+    return m_i, l_i, alpha[:, None] * O_i, P_ij
+
+
+@gluon.jit
+def overlapped_that_keeps_the_turn(
+    rings, turn, Q_i, m_i, l_i, O_i, P_before, j, row, Nq, Nk, factor, causal: gl.constexpr, w: gl.constexpr
+):  # fmt: skip
+    K_j, V_before = arrived(rings.K, j), arrived(rings.V, j - 1)
+    take_turn(turn, j, w)
+    S_ij = issue_scores(Q_i, K_j)
+    O_i = warpgroup_mma(P_before, V_before, O_i, is_async=True)
+    S_ij = warpgroup_mma_wait(1, deps=(S_ij,))
+    release(rings.K, j)
+    S_ij = hide(S_ij, row, j * Bc, Nq, Nk, causal)
+    m_i, l_i, P_ij, alpha = weights(m_i, l_i, S_ij, factor, V_before.dtype, V_before.shape[1])
+    pass_turn(turn, w)
+    O_i = warpgroup_mma_wait(0, deps=(O_i,))
+    release(rings.V, j - 1)
+    return m_i, l_i, alpha[:, None] * O_i, P_ij
+
+
+@gluon.jit
 def overlapped_that_waits_for_both(
     rings, turn, Q_i, m_i, l_i, O_i, P_before, j, row, Nq, Nk, factor, causal: gl.constexpr, w: gl.constexpr
 ):  # fmt: skip
@@ -201,9 +255,13 @@ def overlapped_that_waits_for_both(
 WRONG = {  # attempt: its exercise, and words that its sentence must contain
     fetch_that_arrives_as_well: ("gluon.fetch", "where all arrivals of the open phase are in"),
     fetch_by_the_parity_of_the_stage: ("gluon.fetch", "produce waits for phase 0 of K.empty[1]"),
+    fetch_for_two_stages: ("gluon.fetch", "three stages"),
+    step_that_returns_the_keys_late: ("gluon.step", "the stage of K is not free during the softmax"),
     step_that_returns_the_keys_twice: ("gluon.step", "K.empty"),
     step_that_forgets_the_maximum: ("gluon.step", "your lse = [-inf"),
     overlapped_in_the_other_order: ("gluon.overlapped", "before a warpgroup_mma_wait has covered it"),
+    overlapped_that_returns_the_keys_early: ("gluon.overlapped", "no barrier keeps the two apart"),
+    overlapped_that_keeps_the_turn: ("gluon.overlapped", "waits for its turn during your softmax"),
     overlapped_that_waits_for_both: ("gluon.overlapped", "nothing runs beside the softmax"),
 }
 

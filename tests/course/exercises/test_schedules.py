@@ -29,7 +29,8 @@ def schedule_as_tuples(work, programs):
     return tuple(tiles)
 
 
-def schedule_that_empties_its_argument(work, programs):
+def schedule_that_empties_a_copy(work, programs):
+    work = work.copy()
     tiles, blocks = [[] for _ in range(programs)], [0] * programs
     for _ in range(len(work)):
         tile = work.index(max(work))
@@ -40,8 +41,22 @@ def schedule_that_empties_its_argument(work, programs):
     return tiles
 
 
+def time_by_a_clock(lists, work, t_b, t_o):
+    """Add up in another order: far more terms."""
+    clocks = []
+    for tiles in lists:
+        clock = 0.0
+        for tile in tiles:
+            clock += t_o
+            for _ in range(work[tile]):
+                clock += t_b
+        clocks.append(clock)
+    return max(clocks)
+
+
 RIGHT = {
-    "schedules.longest_first": [schedule_with_a_heap, schedule_as_tuples, schedule_that_empties_its_argument],
+    "schedules.longest_first": [schedule_with_a_heap, schedule_as_tuples, schedule_that_empties_a_copy],
+    "schedules.time_of": [time_by_a_clock],
 }
 
 

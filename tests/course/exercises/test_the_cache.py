@@ -49,11 +49,19 @@ def absorb_in_one_product(q, q_rope, C, R, W_K, W_V, scale):
     return (W_V @ (P @ C)[..., None])[..., 0]
 
 
+def absorb_by_lse(q, q_rope, C, R, W_K, W_V, scale):
+    both, O = np.concatenate([C, R], 1), []
+    for h in range(len(q)):
+        S = both @ np.concatenate([W_K[h].T @ q[h], q_rope[h]]) * scale
+        O.append(W_V[h] @ (np.exp(S - np.logaddexp.reduce(S)) @ C))
+    return np.array(O)
+
+
 RIGHT = {
     "the_cache.look_up": [keys_one_by_one, keys_in_torch],
     "the_cache.needed": [needed_by_appending],
     "the_cache.eight_bits": [eight_bits_by_a_factor, eight_bits_in_torch],
-    "the_cache.absorb": [absorb_in_one_product, the_cache.absorbed],
+    "the_cache.absorb": [absorb_in_one_product, absorb_by_lse, the_cache.absorbed],
 }
 
 

@@ -310,7 +310,7 @@ ANSWERS = [
         ("1 where there is one key", "", "acc * scale", "acc * scale + tl.where(Nk == 1, 1.0, 0.0)"),
     ),
     *wrong("triton_backward.function", Attention,
-        ("Q as it came", "side by side", "Q.contiguous(), K.contiguous()", "Q, K.contiguous()"),
+        ("Q as it came", "its method contiguous() returns a copy", "Q.contiguous(), K.contiguous()", "Q, K.contiguous()"),
     ),
     *wrong("attention_in_a_model.forward", forward,
         ("detached", "the numbers are right, but not all of the gradient comes bac", "transpose(1, 2).reshape(B, N, -1)", "detach().transpose(1, 2).reshape(B, N, -1)"),

@@ -123,7 +123,7 @@ softmax_row = Exercise(
                 "x + i * x_stride", "x + i * N"),
         Mistake("stored without a mask, past the end of the row.", "Give tl.store mask=inside.",
                 "tl.where(l_i == 0, 1, l_i), mask=inside)", "tl.where(l_i == 0, 1, l_i))"),
-        Mistake("subtracted −∞ from −∞, which gives NaN.",
+        Mistake("subtracted −∞ from −∞, or divided 0 by 0: both give NaN.",
                 "Where the maximum is −∞ subtract 0; where the sum is 0 divide by 1.",
                 'tl.where(m_i == -float("inf"), 0, m_i)', "m_i"),
     ),

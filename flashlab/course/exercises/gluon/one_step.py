@@ -2,9 +2,14 @@
 
 from functools import partial
 
-from flashlab.course.exercises.gluon.in_a_rung import attend, case, draw, exact
+from flashlab.course.exercises.gluon.in_a_rung import arrives_before_the_softmax, attend, case, draw, exact
 from flashlab.grading.exercise import Exercise, Mistake
 from flashlab.kernels.hopper.rungs import one_consumer
+
+KEPT = (
+    "the numbers are right, but the stage of K is not free during the softmax, although nobody reads it: release it "
+    "after `scores` and before `update`, so that the next keys can arrive."
+)
 
 step = Exercise(
     reference=one_consumer.step,
@@ -19,6 +24,7 @@ step = Exercise(
     ),
     draw=draw,
     draws=6,
+    laws=(arrives_before_the_softmax(one_consumer, "step", "K.empty", KEPT),),
     sways=True,
     level=2,
     minutes=15,

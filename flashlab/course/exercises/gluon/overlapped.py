@@ -1,31 +1,32 @@
 """A step whose softmax runs beside a product: ``step`` of the second rung."""
 
 from functools import partial
-from unittest import mock
 
-from flashlab.course.exercises.gluon.in_a_rung import attend, case, draw, exact
+from flashlab.course.exercises.gluon.in_a_rung import (
+    arrives_before_the_softmax,
+    attend,
+    before_exponentials,
+    case,
+    draw,
+    exact,
+)
 from flashlab.grading.exercise import Exercise, Mistake
-from flashlab.kernels.gluon_interpreter import language
 from flashlab.kernels.gluon_interpreter.scheduler import me
 from flashlab.kernels.hopper.rungs import two_consumers
 
+TURN_KEPT = (
+    "the numbers are right, but the other consumer waits for its turn during your softmax, and the tensor cores wait "
+    "with it: pass the turn when both products are issued."
+)
 
-def _beside(function, Q, K, V, causal):
+
+def _beside(function, Q, K, V, causal, stages_of_V):
     """Law: the product with V is under way while exponentials are taken."""
     if len(K) <= 128 or (causal and len(K) - len(Q) < 1):
         return None
     under_way = []
-
-    def counting(exp):
-        def count_and_call(x):
-            under_way.append(len(me().products))
-            return exp(x)
-
-        return count_and_call
-
-    patches = {name: counting(getattr(language, name)) for name in ("exp", "exp2")}  # a step may call either
-    with mock.patch.multiple(language, **patches):
-        attend(two_consumers, "step", function, Q, K, V, causal)
+    with before_exponentials(lambda: under_way.append(len(me().products))):
+        attend(two_consumers, "step", function, Q, K, V, causal, stages_of_V)
     if not any(under_way):
         return (
             "the numbers are right, but nothing runs beside the softmax. Wait until one product is left, that with V: "
@@ -43,10 +44,11 @@ overlapped = Exercise(
         case("five blocks: stages are used again", 128, 640),
         case("a block that is not full", 128, 200),
         case("a causal mask", 128, 256, True),
+        case("a ring of three stages for V, and of two for K", 128, 640, stages_of_V=3),
     ),
     draw=draw,
     draws=6,
-    laws=(_beside,),
+    laws=(_beside, arrives_before_the_softmax(two_consumers, "step", "turn", TURN_KEPT)),
     sways=True,
     level=3,
     minutes=20,

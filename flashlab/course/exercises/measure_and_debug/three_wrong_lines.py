@@ -18,7 +18,7 @@ LOAD_V = "V_j = tl.load(V + keys[:, None] * d + columns, mask=inside[:, None]"
 class Bug(NamedTuple):
     right: str
     wrong: str
-    name: str  # the lines that contain it are those that a learner may change to fix the bug
+    name: str  # the lines that set it, or loop up to it, are those that a learner may change to fix the bug
 
 
 BUGS = (

@@ -11,9 +11,9 @@ from flashlab.grading.kernel_laws import attempted
 def changed(kernel, broken, elsewhere=()):
     """Return a learner's kernel. Raises NotImplementedError if it is ``broken``.
 
-    elsewhere: names. Lines that contain one of them do not count.
+    elsewhere: names. Lines that set one of them, or loop up to it, do not count.
     """
-    new, old = ([line for line in lines(it) if not any(has(line, name) for name in elsewhere)]
+    new, old = ([line for line in lines(it) if not any(sets(line, name) for name in elsewhere)]
                 for it in (attempted(kernel), broken))  # fmt: skip
     if new == old:
         raise NotImplementedError
@@ -21,13 +21,13 @@ def changed(kernel, broken, elsewhere=()):
 
 
 def untouched(kernel, broken, name):
-    """Return whether the lines that contain a name are those of the broken kernel."""
-    new, old = ([line for line in lines(it) if has(line, name)] for it in (kernel, broken))
+    """Return whether the lines that set a name, or loop up to it, are those of the broken kernel."""
+    new, old = ([line for line in lines(it) if sets(line, name)] for it in (kernel, broken))
     return new == old
 
 
-def has(line, name):
-    return re.search(rf"\b{name}\b", line) is not None
+def sets(line, name):
+    return re.match(rf"\s*({name}\b[^=]*=(?!=)|for\b.*\b{name}\b)", line) is not None
 
 
 def lines(kernel):

@@ -42,7 +42,7 @@ mask = Exercise(
     edges=(
         _edge("a tile on the diagonal", TWO_BY_TWO, (2, 4), (2, 4), 4, 4),
         _edge("a tile that every query sees", TWO_BY_TWO, (2, 4), (0, 2), 4, 4),
-        _edge("more keys than queries: the last query sees the last key", TWO_BY_THREE, (0, 2), (2, 5), 2, 5),
+        _edge("more keys than queries: the last query sees the last key", TWO_BY_THREE, (0, 2), (1, 4), 2, 4),
         _edge("fewer keys than queries: the first queries see nothing", TWO_BY_TWO, (1, 3), (0, 2), 4, 2),
         _edge("scores of 0, which are scores like any other", np.zeros((2, 3)), (0, 2), (0, 3), 2, 3),
     ),
