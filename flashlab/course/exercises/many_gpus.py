@@ -71,7 +71,7 @@ idle = Question(
 
 
 def zigzag_positions(rank, P, N):
-    """Return the positions of a rank's tokens: of 2 P stretches, the one at ``rank`` from either end."""
+    """Return the positions of a rank's tokens: of 2 P stretches, those at ``rank`` and at 2 P − 1 − ``rank``."""
     n = N // (2 * P)
     first, second = rank * n, (2 * P - 1 - rank) * n
     return np.concatenate([np.arange(first, first + n), np.arange(second, second + n)])
@@ -144,7 +144,8 @@ merge = Exercise(
         Mistake("returned the larger lse.", "Add the exponentials, then take the logarithm.",
                 "m + np.log(l_safe)", "m"),
         Mistake("did not subtract the maximum.", "e²⁰⁰ overflows: subtract the larger lse first.",
-                "m_safe = np.where(m == -np.inf, 0, m)", "m_safe = 0 * np.where(m == -np.inf, 0, m)"),
+                "m = np.maximum", "l, l_b = np.exp(lse), np.exp(lse_b); s = l + l_b; return (l[:, None] * O + "
+                "l_b[:, None] * O_b) / np.where(s, s, 1)[:, None], np.log(s); m = np.maximum"),
         Mistake("subtracted one side's lse from both: the other may overflow.", "Subtract the larger one.",
                 "np.maximum(lse, lse_b)", "lse"),
         Mistake("subtracted −∞ from −∞, which gives NaN.", "Where both sides are −∞, subtract 0.",
@@ -171,15 +172,15 @@ lse_of = Question(
         "The one that the last merge left.",
     ),
     wrong=(
-        ("the block", "Then the weights of each block would sum to 1, and those of a row to P."),
-        ("own keys", "The rank's own keys are one block among P."),
+        ("the block", "Then the weights of each block would sum to 1, and those of a row to the number of ranks."),
+        ("own keys", "The rank's own keys are one block of many."),
     ),
     minutes=2,
 )
 
 
 def tokens_to_hide(H, Hk, itemsize, flop_rate, wire_rate):
-    """Return the tokens per rank from which on a full block takes longer to compute than its keys to arrive."""
+    """Return the tokens per rank from which computing a full block takes longer than receiving its keys and values."""
     return itemsize / 2 * Hk / H * flop_rate / wire_rate
 
 
@@ -218,7 +219,7 @@ overlap = Exercise(
 
 cheaper = Question(
     answer=4,
-    because="P Hk = H + Hk: 8 P = 40 at P = 5. Up to 4 GPUs the ring sends less, from 6 on the all-to-all.",
+    because="P Hk = H + Hk: 8 P = 40 at P = 5. Up to 4 GPUs the ring sends less; from 6 GPUs, the all-to-all does.",
     hints=(
         "The ring sends (P − 1) 2 Hk n d numbers, the all-to-all (P − 1) / P (2 H + 2 Hk) n d. When is the first less?",
         "Divide: the ratio is P Hk / (H + Hk).",
