@@ -133,7 +133,7 @@ def attend(
     batch_invariant=False, kernel=None, texts=None,
 ):  # fmt: skip
     """Compute ``flash_attention``. texts: ``packed.Texts``, if q, k and v are one row of them."""
-    if torch.is_autocast_enabled(DEVICE.type):  # dtypes may differ before it, not after; float64 is left as it is
+    if torch.is_autocast_enabled(DEVICE.type):  # dtypes may differ before this cast, not after; float64 stays
         narrow = torch.get_autocast_dtype(DEVICE.type)
         q, k, v = (x.to(narrow) if getattr(x, "dtype", None) in DTYPES else x for x in (q, k, v))
     check_flag("return_lse", return_lse)

@@ -33,14 +33,14 @@ def flash_attention_float8(
     The scores are sums of products of codes, times the scales. The weights, too, are rounded to float8 before they
     multiply the values. Before that they are scaled: the largest weight of a row so far becomes 2^8, and weights down
     to 2^-17 of it do not become 0. The sum of their products with the values leaves the tensor core after every tile of
-    keys and is continued in float32. The row's sum l adds the weights before rounding, so the mean of all values is
-    right to about 0.1 %.
+    keys and is continued in float32. The row's sum l adds the weights before rounding, and their rounding errors do not
+    quite cancel: with many values of one sign, O is off by about 0.1 %.
 
     Args:
         q: queries [B, H, Nq, d] in float8_e4m3fn.
         k: keys [B, Hk, Nk, d].
         v: values [B, Hk, Nk, dv]. They are fastest where the tokens of a column are side by side in memory, as
-            ``quantise(v, per="head", transposed=True)`` leaves them; otherwise they are copied so.
+            ``quantise(v, per="head", transposed=True)`` leaves them; otherwise a copy is made.
         scales: factors of the codes of q, k and v in float32, each above 0 and broadcastable to a number
             per 128 tokens, [B, H, ceil(Nq / 128)] and [B, Hk, ceil(Nk / 128)]. That of v must be the same for all
             tokens of a head, [B, Hk, 1] or less: it multiplies O. A scale of NaN or infinity, which ``quantise``
@@ -53,7 +53,7 @@ def flash_attention_float8(
 
     Returns:
         O [B, H, Nq, dv], or (O, lse) with lse [B, H, Nq] in float32. A row that sees no key has O = 0 and lse = -inf.
-        On a GPU, where the host does not read scales, a scale of 0 or below makes the rows that it applies to NaN.
+        On a GPU, where the host does not read scales, a scale of 0 or below makes the rows that depend on it NaN.
 
     Raises:
         TypeError, ValueError: an argument is not as described, or the GPU has no float8.
@@ -122,7 +122,7 @@ def _scales(scales, q, k, v):
         if not isinstance(scale, Tensor) or scale.dtype != torch.float32 or scale.device != x.device:
             found = f"{scale.dtype} on {scale.device}" if isinstance(scale, Tensor) else type(scale).__name__
             raise TypeError(f"the scale of {name} must be a float32 tensor on {x.device}, got {found}")
-        if scale.device.type == "cpu" and bool((scale <= 0).any()):  # not NaN and infinity, which ``quantise`` returns
+        if scale.device.type == "cpu" and bool((scale <= 0).any()):  # NaN, infinity pass: ``quantise`` returns them
             raise ValueError(f"the scales of {name} must be above 0, got {scale.min():g}")
         shape = *x.shape[:2], 1 if name == "v" else tiles.count(x.shape[2], BLOCK.value)
         try:

@@ -114,7 +114,7 @@ def check_device(**tensors: Tensor) -> None:
 
 
 def check_values(name: str, x: Tensor, least: float = -math.inf, most: float = LARGEST) -> None:
-    """Raise ValueError if an element is NaN or outside of these bounds. On a GPU nothing is read: a read waits.
+    """Raise ValueError if an element is NaN or outside of these bounds. On a GPU nothing is checked: a read waits.
 
     name: the argument, and in words the numbers that it may hold.
     """

@@ -1,4 +1,4 @@
-"""Return the objection of Triton's compiler to a kernel that is right in its interpreter. No GPU is needed.
+"""Ask Triton's compiler for its objection to a kernel that is right in Triton's interpreter. No GPU is needed.
 
 The interpreter accepts code that a GPU does not: a scalar that becomes a block inside a loop, a global that is no
 ``tl.constexpr``, ``break``. ``launches`` records launches of kernels as text, with both values of every flag;
@@ -107,7 +107,7 @@ def _add_source(function, sources):
         value = function.__globals__.get(name)
         if isinstance(value, types.ModuleType):
             if value.__name__.split(".")[0] != "triton":
-                raise LookupError(f"the text of {value.__name__} does not travel")
+                raise LookupError(f"a kernel that uses the module {value.__name__} cannot be sent to the compiler")
             sources.setdefault(name, f"import {value.__name__} as {name}")
         elif hasattr(value, "fn") and isinstance(value.fn, types.FunctionType) and value.fn is not function:
             if not value.fn.__module__.startswith("triton."):

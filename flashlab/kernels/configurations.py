@@ -82,11 +82,11 @@ def configuration(
 
     Args:
         direction: "forward" or "backward".
-        q, k, v, causal, mask, kernel: as for ``flash_attention``. Only shapes, dtype and device count.
+        q, k, v, causal, mask, kernel: as for ``flash_attention``. Of q, k and v, only shapes, dtype and device count.
 
     Raises:
-        TypeError, ValueError: arguments that ``flash_attention`` refuses, an unknown direction, or kernel "hopper" for
-            a problem that the Hopper kernels cannot compute.
+        TypeError, ValueError: arguments that ``flash_attention`` refuses, an unknown direction, or kernel "hopper" or
+            "decode" for a problem that these kernels cannot compute.
     """
     if direction not in ("forward", "backward"):
         raise ValueError(f'direction must be "forward" or "backward", got {direction!r:.40}')
@@ -256,7 +256,7 @@ def width_of(kernel: str, problem: Problem) -> int:
 
 
 def _with_smaller_tiles(kernel, c):
-    """Return the configuration with half the rows or columns to stream and 8 warps or more: fewer registers each."""
+    """Return the configuration with half the rows or columns to stream and 8 warps or more, for fewer registers."""
     streamed = "Bc" if kernel in STREAM_KEYS else "Br"
     half = max(16, getattr(c, streamed) // 2)
     why = "not measured: smaller tiles, since several extras at once take more registers"

@@ -18,8 +18,8 @@ def count(function, *args, **kwargs) -> Memory:
     """Return the bytes and events of ``function(*args, **kwargs)``, a function of flashlab that launches kernels.
 
     Tensors are booked under the names of the kernels' parameters; see ``interpreter.count``. A GPU counts nothing. So
-    where kernels are compiled, an interpreter repeats the call in a process of its own: with the same kernel, the same
-    tiles and the same bytes.
+    where kernels are compiled, an interpreter repeats the call in a process of its own. A function that chooses kernel
+    and tiles by ``configurations``, as ``flash_attention`` does, takes those of the interpreter there, not the GPU's.
 
     Raises:
         TypeError: function is not at the top level of a module, where another process finds it.

@@ -18,7 +18,7 @@ from flashlab.kernels.configurations import card
 
 @functools.cache
 def possible(device: torch.device) -> bool:
-    """Return whether kernels on this device can be launched with ``early`` of ``launch``."""
+    """Return whether a device supports ``early=True`` of ``launch``."""
     here = card(device)
     return here is not None and here.capability >= (9, 0)
 

@@ -1,7 +1,7 @@
 """First kernels: adding two vectors, a softmax that reads each row once, and one for rows longer than a block.
 
-A kernel is a program that runs many times, and each run has only its number. From the number it computes which
-block of the data is its own; a mask keeps it from reading past the end.
+A kernel runs as a grid of programs, and a program knows only its number. From the number it computes which block of
+the data is its own; a mask keeps it from reading past the end.
 
 Source: Milakov and Gimelshein 2018, algorithm 3, for ``softmax_online``.
 """

@@ -1,8 +1,8 @@
 """Tensors in float8: codes of e4m3, with a scale for each 128 tokens of a head, or one for all of them.
 
-A code has 3 bits of mantissa: it is within 1/16 of any number from 2^-6 to 448 in size, and coarser below. The scale
-makes the largest number of a block 448. A rotation spreads a column of large numbers over the others, where their
-rounding errors no longer add up in one place. Products of queries and keys do not change.
+A code has 3 bits of mantissa: its relative error is at most 1/16 for numbers from 2^-6 to 448 in size, and more below.
+The scale makes the largest number of a block 448. A rotation spreads the large numbers of one column over all columns
+of its ``GROUP``. If queries and keys are rotated alike, their products do not change.
 
 Source: FlashAttention-3, section 3.3.
 """
@@ -25,7 +25,7 @@ E4M3 = torch.float8_e4m3fn
 BLOCK = tl.constexpr(128)  # tokens that share a scale; every Br and Bc of the kernels divides it
 GROUP = tl.constexpr(128)  # columns that are rotated together, at most
 LARGEST = tl.constexpr(448.0)  # number with a code
-PROGRAMS, MOST = 256, 8  # with more blocks than PROGRAMS, a program computes several, at most MOST
+PROGRAMS, MOST = 256, 8  # from 2 * PROGRAMS blocks on, a program computes several, at most MOST
 OFFSET = 8  # the largest weight is 2^8: were it 1, those below 2^-10 would have the code 0
 LEAST = tl.constexpr(2.0**-126)  # of scales and their products: a product of 0 would make 0 * -inf, which is NaN
 OF_Q, OF_K, OF_V = map(tl.constexpr, range(3))
@@ -35,7 +35,7 @@ class Quantised(NamedTuple):
     """A tensor in 8 bits: x ≈ codes * scale."""
 
     codes: Tensor  # [B, H, N, d] in float8_e4m3fn
-    scale: Tensor  # [B, H, blocks of N, or 1] in float32, for ``BLOCK`` tokens each
+    scale: Tensor  # [B, H, blocks of N] in float32, one per ``BLOCK`` tokens, or [B, H, 1]
 
 
 class Scales(NamedTuple):

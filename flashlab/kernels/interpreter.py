@@ -161,7 +161,7 @@ def operands(*names):
 
 @contextmanager
 def running_as(program):
-    """Run only this program of each launch, with loads of zeros and without stores, and collect its addresses."""
+    """Run every program of a launch as (program, 0, 0), with loads of zeros and without stores; collect addresses."""
     found = []
 
     def load(self, pointers, mask, *rest):
@@ -212,7 +212,7 @@ def install():
         _replace(Builder, name, in_float32)
     _replace(Builder, "create_dot", float8_dot)
     builder = interpreter.interpreter_builder
-    # Triton looks for overflow in each integer operation, a third of the time, but reports it only in debug mode.
+    # Triton looks for overflow in each integer operation: a third of the run time, for reports in debug mode only.
     options = {"max_num_imprecise_acc_default": NEVER, "sanitize_overflow": builder.options.debug}
     builder.options = replace(builder.options, **options)
     _replace(Builder, "cast_impl", rounding_cast(interpreter._ir.ROUNDING_MODE.RTZ))

@@ -84,7 +84,7 @@ def reduced_in_float32(apply):
 
 
 def rounding_cast(towards_zero):
-    """Return a wrapper for conversions that rounds to nearest, unless the kernel asks for this rounding mode."""
+    """Return a wrapper for conversions: they round to nearest, unless the kernel asks for ``towards_zero``."""
 
     def wrapper(cast):
         def run(self, source, target, *rounding):
@@ -135,7 +135,10 @@ def float8_dot(dot):
 
 
 def add_products(C, A, B, bits, flush):
-    """Return C + A @ B as sums of 32 products, of which each keeps ``bits`` after the leading one."""
+    """Return C + A @ B, added up 32 products at a time. After each addition a sum keeps ``bits`` after the leading one.
+
+    flush: the number of products after which a sum is added to one in float32, and begins again at 0.
+    """
     total, sums = (C, 0.0 * C) if flush <= A.shape[-1] else (0.0 * C, C)  # [M, N], [M, N]
     for start in range(0, A.shape[-1], 32):
         block = slice(start, start + 32)

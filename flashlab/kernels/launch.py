@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 
 HERE = contextlib.nullcontext()  # on the current device
-started = set()  # compiled kernels that were looked up since it was cleared, for benchmarks
+started = set()  # compiled kernels, each added at the first start of a ``Launch``; benchmarks clear the set
 _of_graphs = []  # launches that CUDA graphs repeat: their tables must last
 
 

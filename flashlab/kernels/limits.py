@@ -11,7 +11,7 @@ from flashlab.kernels.masks import kinds
 from flashlab.kernels.problem import Problem
 from flashlab.kernels.tables import ON_HOPPER
 
-FEW, MANY = 16, 512  # queries at most, and keys at least, for which keys are divided
+FEW, MANY = 16, 512  # at most FEW queries and at least MANY keys: then programs divide the keys
 
 
 class Card(NamedTuple):
@@ -28,7 +28,7 @@ DECODING = (
     ("the kernels of decoding have no queries in float8", lambda p: p.scales is not None),
     ("the kernels of decoding are batch-invariant in decode(..., fixed_split=...)", lambda p: p.batch_invariant),
 )
-FEW_QUERIES = (  # unless the kernels of decoding are requested
+FEW_QUERIES = (  # these do not count if the call has kernel="decode"
     ("the kernels of decoding skip no tiles of a mask that is no window", lambda p: p.mask == "rule"),
     (
         f"the kernels of decoding are for up to {FEW} queries and at least {MANY} keys",
@@ -128,7 +128,7 @@ def against_hopper(card: Card | None, problem: Problem, direction: str = "forwar
 
 @functools.cache
 def left_out_with(compiler: str) -> str:
-    """Return why the Hopper kernels are left out with this version of Triton, and warn once: the others are slower."""
+    """Return why this version of Triton leaves out the Hopper kernels, and warn once: the portable ones are slower."""
     versions = " and ".join(ON_HOPPER.compilers)
     why = f"the Hopper kernels were compiled with Triton {versions}, this is {compiler}"
     warnings.warn(f"flashlab computes with the portable kernels: {why}", stacklevel=2)

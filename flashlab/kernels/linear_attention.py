@@ -4,7 +4,7 @@ The loop is that of ``reference.linear_attention.chunked``. A program computes s
 columns of the state do not depend on each other, so programs divide them. They cannot divide the tokens: each chunk
 needs the state after the previous chunk.
 
-The state takes the place of the six lines. The kernel compiles for GPUs; it was never timed on one.
+The state takes the place of m, l and O in the online softmax. The kernel compiles for GPUs; it was never timed on one.
 
 Source: Sun et al. 2023, arXiv 2307.08621.
 """
@@ -34,7 +34,7 @@ def linear_attention(q, k, v, *, decay=None, start=None, return_state=False, chu
         decay: [H] float32, above 0 and at most 1: the factor by which each token shrinks the state; 1 if None.
         start: the state [B, H, d, dv] before the first token, float32; zeros if None.
         return_state: also return the state after the last token, the ``start`` of the next call.
-        chunk: tokens per chunk, a power of two from 16 to 1,024; if None, 64 if the registers hold them, else 32.
+        chunk: tokens per chunk, a power of two from 16 to 1,024; if None, 64 for d up to 64 in 16 bits, else 32.
 
     Returns:
         O [B, H, N, dv] in the dtype of q, or (O, state) with the state [B, H, d, dv] in float32. No gradients.

@@ -1,7 +1,7 @@
 """The log-sum-exp of a row: its computation at the end of the row, and the weights that a backward pass rebuilds.
 
-lse is the sum of two numbers in float32. One has too few digits for a score of 1e9 plus the logarithm of the number of
-keys, and for gradients in float32. The second number is computed only for a backward pass.
+lse is kept as two float32 numbers, whose sum it is. One number has too few digits for a score of 1e9 plus the logarithm
+of the number of keys, and for gradients in float32. The second number is computed only for a backward pass.
 """
 
 import triton
@@ -12,7 +12,8 @@ import triton.language as tl
 def finish(m_i, l_i, sink):
     """Return the lse of some rows [Br], its rest beyond float32, and the factor that normalises O_i.
 
-    m_i: the largest score; l_i: the sum of all weights e^(score - m_i), 0 where a row sees no key: then lse = -inf.
+    m_i: the largest score; l_i: the sum of all weights e^(score - m_i), 0 where a row sees no key: there lse is the
+    sink, or -inf without one.
     sink: the score of one more key, whose value is 0; None: there is none.
     """
     m = m_i if sink is None else tl.maximum(m_i, sink)  # [Br]

@@ -71,7 +71,7 @@ def merge_rows(
     row = begin + i * Br + tl.arange(0, Br)  # [Br]
     column = tl.arange(0, width)  # [dv]
     inside = row < end  # [Br]
-    met = inside & (row >= first) & (row < first + rows)  # [Br]      rows that the block has
+    met = inside & (row >= first) & (row < first + rows)  # [Br]      rows that O_b has
     tile, tile_b = inside[:, None] & (column < dv)[None, :], met[:, None] & (column < dv)[None, :]  # [Br, dv]
     here, there = head * n + row, head * rows + row - first  # [Br]
     lse_i = tl.load(lse + here, mask=inside, other=0)  # [Br]

@@ -64,7 +64,8 @@ class Problem(NamedTuple):
 
         Units of log2 save one instruction per score. But then no product of a score and its factor may overflow: none
         does if scale_log2 is at most 1 or a soft cap comes last. Natural units serve every finite score. Inputs in
-        float32 need them, because their gradients need more digits of lse than a product with log2(e) keeps.
+        float32 need them, because their gradients need more digits of lse than a product with log2(e) keeps. Scores of
+        float8 are always in units of log2.
         """
         if self.scales is not None:
             return False
@@ -107,7 +108,7 @@ class Problem(NamedTuple):
 
     @property
     def kind(self):
-        """The problem without its tensors: all that the choice of kernels depends on."""
+        """The problem without its tensors: all that tables and ``limits`` read, except ``limits.against_tensors``."""
         mask = self.mask if isinstance(self.mask, masks.Window) else "rule"
         names = "score", "sinks", "dropout", "texts", "scales"
         present = {name: None if getattr(self, name) is None else name for name in names}
@@ -116,8 +117,8 @@ class Problem(NamedTuple):
     def kernel_args(self, c, transposed=False, sums=(), in_pieces=False):
         """Return the kernel arguments of the problem: ``KernelArgs`` and the compile-time ``Tile``.
 
-        c: a ``Configuration``. transposed: for a loop with the keys outside. sums: as for ``Chain.kernel_args``.
-        in_pieces: for tiles in ``pieces``.
+        c: a ``Configuration``. transposed: for a kernel with keys in its outer loop. sums: as for
+        ``Chain.kernel_args``. in_pieces: for tiles in ``pieces``.
         """
         score = None if self.score is None else self.score.kernel_args(self, sums)
         args = KernelArgs(
@@ -233,7 +234,7 @@ def scale_of(scale, d, name="scale") -> float:
     """Return the factor on the scores of heads of d columns, 1/sqrt(d) if None. name: that of the argument.
 
     Raises:
-        TypeError, ValueError: it is not a number that float32 can hold, or it requires a gradient.
+        TypeError, ValueError: it is not 0 or a number from 2^-126 to 2^126 in size, or it requires a gradient.
     """
     if scale is None:
         return d**-0.5

@@ -1,6 +1,6 @@
 """Blocks of PTX in the Hopper kernels. ``gluon_interpreter.language`` computes their results.
 
-A warp skips alpha * O_i if all its alphas are 1. Gluon has no branch per warp, so this is PTX.
+A warp skips alpha * O_i if all its alphas are 1. Gluon has no branch per warp, so this skip is PTX.
 """
 
 from triton.experimental.gluon import language as gl
@@ -17,8 +17,8 @@ mov.b32 $0, {low, high};
 def _multiply(n):
     """Return PTX that multiplies n numbers per thread by their factors, unless all factors of the warp are 1.
 
-    It has n factors as operands, one per number, but only two differ: those of the thread's two rows, which are
-    operands 0 and 2. Also return the constraints of its operands.
+    Its operands are n numbers and n factors, one per number. Only two factors differ, those of the thread's two rows:
+    factors 0 and 2. Also return the constraints of the operands.
     """
     products = "\n".join(f"mul.ftz.f32 ${k}, ${k}, ${2 * n + k};" for k in range(n))
     code = f"""{{

@@ -235,7 +235,7 @@ class Bias(Score):
         return added, *added.stride()
 
     def sums(self, problem):
-        """Return zeros for the gradient, broadcast as the bias is; deterministic: of their full size."""
+        """Return zeros for the gradient, broadcast as the bias is; with deterministic algorithms, of full size."""
         shape = problem.pairs if torch.are_deterministic_algorithms_enabled() else self.tensors[0].shape
         return self.tensors[0].new_zeros(shape, dtype=torch.float32).expand(problem.pairs)
 

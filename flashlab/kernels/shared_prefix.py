@@ -156,7 +156,7 @@ def attention_merge(
     R, H, Hk, n, dv, head_stride, row_stride,  # of O_p
     rows: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
-    """Merge some rows of two results: program p has rows p * rows .. (p + 1) * rows of the prefix."""
+    """Merge some rows of two results: program p has rows p * rows .. (p + 1) * rows of O_p."""
     group = H // Hk
     i = tl.program_id(0) * rows + tl.arange(0, rows)  # [rows]
     there = i < R * H * n  # [rows]

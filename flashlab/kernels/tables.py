@@ -8,9 +8,9 @@ from flashlab.kernels import masks
 from flashlab.kernels.problem import Problem
 
 PORTABLE = "forward", "key_value_gradients", "query_gradients"  # the kernels that multiply tiles
-HALVES = "key_gradients", "value_gradients"  # these two may replace the second
+HALVES = "key_gradients", "value_gradients"  # these two may replace "key_value_gradients"
 STREAM_KEYS = "forward", "query_gradients"  # all others stream queries
-EXTRAS = "window", "rule", "score", "dropout"  # a mask that is neither full nor causal, a function of scores, ...
+EXTRAS = "window", "rule", "score", "dropout"  # a window neither full nor causal, any other mask, ...
 OF_KEYS = "backward", "key_value_gradients", *HALVES  # the kernels that compute dK and dV
 TWO_PASSES = "key_value_gradients", "query_gradients"  # on Hopper, these two may replace "backward"
 HOPPER = "forward", "forward_float8", "backward", *TWO_PASSES
@@ -25,7 +25,7 @@ class Row(NamedTuple):
     Bc: int
     warps: int
     stages: int
-    causal: bool | None = None  # or any mask that cuts tiles
+    causal: bool | None = None  # True: any mask but the full one
     extras: list[str] | None = None  # a problem has at most these of ``EXTRAS``, which take registers; None: any
     N_from: int = 0  # fewest keys
     whole_tiles: bool = False  # Bc divides the keys: a tile that reaches past their end takes more registers

@@ -21,7 +21,7 @@ from flashlab.kernels.launch import describe
 def view(X, shape, strides, rows: tl.constexpr, width: tl.constexpr, transposed: tl.constexpr = False):
     """Return the descriptor of X [B, H, N, d] with tiles of rows x width; X itself if it is one already.
 
-    transposed: in memory, X is [B, H, d, N], and so are its strides.
+    transposed: in memory, X is [B, H, d, N]; strides are in this order.
     """
     if isinstance(X, tl.tensor_descriptor):
         return X
@@ -100,14 +100,14 @@ def _is_regular(shape, strides, itemsize):
 def ready(x):
     """Return x unchanged if its layout suits the kernels, otherwise a contiguous copy.
 
-    If the width of a row may not be a multiple of 16 bytes, call ``pad_rows`` first.
+    Rows must be multiples of 16 bytes wide: ``pad_rows`` makes them so.
     """
     simple = x.is_contiguous() and x.data_ptr() % 16 == 0  # faster to check
     return x if simple or suits(x) else x.clone(memory_format=torch.contiguous_format)
 
 
 def pad_rows(x):
-    """Append zero columns until a row is a multiple of 16 bytes. Zeros change no score; callers cut O to its width."""
+    """Append zero columns until a row is a multiple of 16 bytes. Zeros change no score; callers cut O to V's width."""
     missing = -x.shape[-1] % (16 // x.element_size())
     return F.pad(x, (0, missing)) if missing else x
 

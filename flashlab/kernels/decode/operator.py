@@ -271,7 +271,7 @@ def in_pairs(x) -> bool:
 
 
 def check_cache(q: Tensor, cache: Cache, texts: int | None = None) -> None:
-    """Raise if q [B, H, n, d] cannot be queries of this cache, whose number of texts is B if None."""
+    """Raise if q [B, H, n, d] cannot be queries of this cache. texts: how many the cache has; B if None."""
     tensors = {"q": q} | {name: x for name, x in cache._asdict().items() if name in ("K", "V") or x is not None}
     check_dense(**tensors)
     check_device(**tensors)

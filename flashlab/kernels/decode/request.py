@@ -62,7 +62,9 @@ def reach(mask: masks.Window | masks.Rule) -> Reach:
 def hides_what_is_read(mask: masks.Window | masks.Rule) -> bool:
     """Return whether keys in the ``reach`` of a mask may be hidden from all tokens, or from those of other texts.
 
-    A window shows each key in its reach to some token, with and without first keys; its tokens belong to one text.
+    Masks of windows alone hide no such key: a window shows each key in its reach to some token, and all tokens of a
+    batch belong to one text. The same holds for masks of windows and first keys, if some term has no first keys, and
+    no term has both first keys and a window with a left end.
     """
     if isinstance(mask, masks.Window):
         return False

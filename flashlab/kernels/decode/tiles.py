@@ -11,7 +11,7 @@ from flashlab.kernels import tiles
 from flashlab.kernels.configurations import card
 
 MOST_SPLITS = 1024
-WORTH = 0.95  # of the best share of the card that any number of splits keeps busy: this much is enough
+WORTH = 0.95  # a number of splits is good enough if it keeps this fraction of the best number's SMs busy
 
 
 class Launch(NamedTuple):
@@ -51,8 +51,9 @@ LAUNCHES = {
     64: ((64, Launch(64, 64, 4, 4, 3)), (128, Launch(64, 64, 4, 3, 2)), (256, Launch(64, 32, 8, 3, 1)),
          (512, Launch(64, 64, 8, 2, 1))),
 }  # fmt: skip
-# Some caches have launches of their own in place of those of 16 rows above. Those of 64 and 256 columns were the
-# fastest of twelve for texts of 1,024 to 8,192 keys on one H200, 2026-11-30: 0.71 to 0.79 of the time for pages of 256.
+# Some caches have launches of their own in place of those of 16 rows above. Those for 64 and 256 columns were the
+# fastest of twelve for texts of 1,024 to 8,192 keys on one H200, 2026-11-30: in pages, with 256 columns, they take 0.71
+# to 0.79 of the time of those above.
 SHORT = 4096  # keys: texts with fewer have several small programs per SM; measured at 1,024 and 8,192
 OF_SHORT = (64, Launch(16, 128, 4, 2, 4)), (128, Launch(16, 64, 4, 2, 4))  # and for fixed splits, which are short, too
 OF_BYTES = ((128, Launch(16, 128, 4, 3, 2)),)  # numbers of 8 bits
@@ -66,7 +67,7 @@ def launch_for(device: torch.device, rows: int, width: int, itemsize: int, paged
     """Return the ``Launch`` for this number of rows (tokens times heads of a group) and tiles of this width.
 
     itemsize: bytes of a number in the cache; paged: there is a table; short: all texts have fewer than ``SHORT`` keys.
-    Stages, and then columns, are reduced until the tiles fit the shared memory of a program.
+    Stages, and then Bc, are reduced until the tiles fit the shared memory of a program.
     """
     here = card(device)
     height = 64 if rows > 16 and (here is None or here.capability >= (9, 0)) else 16

@@ -1,4 +1,4 @@
-"""The functions of Gluon's language, ``gl``, and those of Triton's that its kernels call, on each ``Value``.
+"""The functions of Gluon's language, ``gl``, and those of Triton's that its kernels call, for ``Value``.
 
 Types, layouts and constants have no function here: they are Triton's own. ``warp_specialize`` makes one agent of each
 role, and the program continues when all have ended. ``inline_asm_elementwise`` computes the result of a block of PTX,
@@ -44,7 +44,7 @@ def warp_specialize(partitions, worker_num_warps, worker_num_regs):
 
 
 def names(partitions, program):
-    """Name the roles by their functions, or those that these take; with a number where several have the same."""
+    """Name each role by its function, or by the function that is its first argument; numbered if several are alike."""
     roles = [(arguments[0] if callable(arguments[0]) else function).__name__ for function, arguments in partitions]
     count, seen = Counter(roles), Counter()
     for role in roles:
@@ -91,7 +91,7 @@ def four_in_one(args, dtype):
 
 
 def moved(args, dtype):
-    """Return the 32 bits of a register, or as e4m3 the four codes in it. Then x has each register four times."""
+    """Return the 32 bits of a register, or as e4m3 the four codes in it; then x has each register four times."""
     (x,) = args
     if dtype != gl.float8e4nv:
         return x

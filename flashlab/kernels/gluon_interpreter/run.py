@@ -44,7 +44,7 @@ class Names(dict):
         self.originals, self.bound = originals, bound
 
     def __missing__(self, name):
-        found = self.originals[name] if name in self.originals else BUILTINS[name]  # KeyError: one of Python's own
+        found = self.originals[name] if name in self.originals else BUILTINS[name]  # KeyError: Python takes its builtin
         self[name] = self.bound(found)
         return self[name]
 

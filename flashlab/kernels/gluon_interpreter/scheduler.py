@@ -52,7 +52,7 @@ class Access(NamedTuple):
     """An access to memory. A history that has one access of a lane has all earlier accesses of that lane, too."""
 
     number: int
-    lane: tuple
+    lane: tuple  # the agent, and the unit that makes the access for it, such as "copies"; "": the agent itself
     kind: str
     asynchronous: bool
     who: str
@@ -66,7 +66,7 @@ class Shadow:
     def __init__(self, cells, begins_unwritten):
         self.begins_unwritten = begins_unwritten
         self.writes = np.full(cells, -1, np.int32)  # [cells]      the number of the last access that wrote
-        self.others = {}  # (kind, lane): the same of those that read, or add, [cells]
+        self.others = {}  # (kind, lane): [cells]      the number of the last access that read, or added
 
     def note(self, access, cells, region, history, accesses):
         """Record an access with this history to cells of a region. Return its races, a sentence each.

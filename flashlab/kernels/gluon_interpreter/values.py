@@ -125,7 +125,7 @@ def floating(dtype):
 
 
 def common(a, b, division=False):
-    """Return the common type of two values, by Triton's rules; ``division`` by / gives fractions."""
+    """Return the type of a result of operands of the types a and b, by Triton's rules. division: by /."""
     if floating(a) != floating(b):
         return a if floating(a) else b
     wider = max(a, b, key=lambda dtype: dtype.primitive_bitwidth)

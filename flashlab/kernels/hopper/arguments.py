@@ -68,7 +68,7 @@ class Request(NamedTuple):
 
 
 def descriptors(o, q, k, v, rows, Br, Bc, width):
-    """Return the descriptors of Q, K, V, O and O_first."""
+    """Return the descriptors of Q, K, V, O and O_first, which ends where the first tile of a head does."""
     Nq = q.shape[2]
     described = [descriptor(x, r, width) for x, r in zip((q, k, v, o), (rows, Bc, Bc, rows), strict=True)]
     return [*described, descriptor(o, rows, width, Nq - (tiles.count(Nq, Br) - 1) * Br)]
@@ -81,7 +81,7 @@ def sizes(problem, Br):
 
 
 def variant(problem, rows, Bc):
-    """Return the ``Variant`` for warpgroups, or partitions, of this many rows."""
+    """Return the ``Variant`` for warpgroups of this many rows."""
     mask, Nq, Nk = static_window(problem.mask), problem.Nq, problem.Nk
     # Otherwise rows and keys are aligned: the diagonal of a warpgroup's rows stays inside one block.
     crossed = mask.right is not None and (Nq % rows != 0 or (Nk + problem.mask.right) % rows != 0)

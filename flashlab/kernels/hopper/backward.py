@@ -10,7 +10,7 @@ differ, too. ``flashlab.kernels.portable.backward`` gives the same bits every ti
 
 Tiles are transposed, [Bc, Br], so that P^T and dS^T multiply from the left as they come out of the registers. dS^T also
 goes to shared memory, because dQ_i takes the keys of both consumers: each then makes a part of dQ_i. That product is
-issued a step late, after the next S^T, so that the tensor cores are busy with it while P is computed.
+issued a step late, after the next dS^T. By then the other consumer has stored its part of dS_i^T, so the wait is short.
 
 Shared memory delivers 128 bytes per cycle, and products of tiles in shared memory would take all of them. With 64
 columns, registers hold the left operands that all steps share: K, V, and K^T, since dQ_i comes transposed there.
@@ -117,7 +117,7 @@ class Sums:
     def add(self, of_queries, of_keys, gradients, problem, c, row=0):
         """Fill dk and dv from (q, do) and (k, v), and add their share to the sums of dQ.
 
-        The queries are those from ``row`` on. They begin and end with a tile of c.Br, or with the last query.
+        The queries are those from ``row`` on, in whole tiles of c.Br; only the last tile of all may be shorter.
         """
         problem, dk, dv, k, v = without_unseen(problem, *gradients, *of_keys)
         constants = Constants(*(None if x is None else x.view(-1)[row:] for x in self.constants))

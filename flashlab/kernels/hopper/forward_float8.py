@@ -91,7 +91,7 @@ class Variant(NamedTuple):
     ragged: bool
     unit: float  # always 1
     two_level: bool  # else O is summed in the tensor core
-    parts: int  # of the columns of O, multiplied one after the other: two products of all of them fill the registers
+    parts: int  # of the columns of O: registers do not hold a product of all 256 columns beside O_i
 
 
 @gluon.jit(do_not_specialize=SIZES)
@@ -119,7 +119,7 @@ def allocate(
     Q, K, V, O, rows: gl.constexpr, Bc: gl.constexpr, width: gl.constexpr,
     consumers: gl.constexpr, stages: gl.constexpr,
 ):  # fmt: skip
-    """Return shared memory as ``roles.allocate`` does, with V [stages, 1, 1, width, Bc].
+    """Return shared memory as ``roles.allocate`` does, in one piece, with two turns, and V [stages, 1, 1, width, Bc].
 
     O [consumers, 1, 1, rows, columns] holds as many columns of a tile as the descriptor takes: all, or half of them.
     """

@@ -16,12 +16,12 @@ from flashlab.kernels.hopper.work import start_of, tile_of
 
 
 class Shared(NamedTuple):
-    """Shared memory: rings of tiles, and the barriers that guard them (``stages``)."""
+    """Shared memory: rings of tiles in ``pieces``, and the barriers that guard them (``stages``)."""
 
-    Q: gl.shared_memory_descriptor  # [2 * consumers, 1, 1, ROWS, width]      this tile's rows, and the next one's
-    K: gl.shared_memory_descriptor  # [stages, 1, 1, Bc, width]
-    V: gl.shared_memory_descriptor  # [stages, 1, 1, Bc, width]
-    O: gl.shared_memory_descriptor  # [consumers, 1, 1, ROWS, width]
+    Q: gl.shared_memory_descriptor  # [turns * consumers * pieces, 1, 1, ROWS, columns]      turns: see ``Shape``
+    K: gl.shared_memory_descriptor  # [stages * pieces, 1, 1, Bc, columns]
+    V: gl.shared_memory_descriptor  # [stages * pieces_v, 1, 1, Bc, columns]
+    O: gl.shared_memory_descriptor  # [consumers, 1, 1, ROWS, columns]      pieces leave one after the other
     q_full: gl.shared_memory_descriptor
     q_empty: gl.shared_memory_descriptor
     full: gl.shared_memory_descriptor  # of the stages of K and V

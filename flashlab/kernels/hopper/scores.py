@@ -1,7 +1,7 @@
 """Masks and score functions in the Hopper kernels, and the derivatives of score functions.
 
 Soft caps and ALiBi are those of ``flashlab.kernels.scores`` in Gluon. A function there takes the positions of all
-scores, i [Br, 1] and j [1, Bc]; a function here takes only those of the first row and the first key.
+scores, i [Br, 1] and j [1, Bc]; for the forward kernel, a function here takes only those of the first row and key.
 
 ``flashlab.kernels.masks`` decides which keys a row sees; the schedule on the host runs the same lines.
 
@@ -37,7 +37,7 @@ def factors(problem):
 
 
 def capped_only(score):
-    """Return whether a score function is a soft cap: a hyperbolic tangent between two factors."""
+    """Return whether a score function is one soft cap and no more: a hyperbolic tangent between two factors."""
     return len(score.steps) == 1 and isinstance(score.steps[0], scores.Softcap)
 
 
@@ -146,7 +146,7 @@ def hide(S_ij, limit, causal: gl.constexpr):
 
 @gluon.jit
 def hide_keys(S_ij, keys, limit, causal: gl.constexpr):
-    """Return the same where the columns belong to these keys [Bc]."""
+    """Return ``hide`` of S_ij [Br, Bc], whose columns belong to these keys [Bc]."""
     rows = gl.arange(0, S_ij.shape[0], layout=gl.SliceLayout(1, S_ij.type.layout))  # [Br]
     limits = limit + rows if causal else limit + rows * 0  # [Br]
     return gl.where(keys[None, :] <= limits[:, None], S_ij, -float("inf"))

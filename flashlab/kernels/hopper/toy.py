@@ -1,7 +1,7 @@
 """First kernels in Gluon: X^T X, of one block of X and of many. Kernels to read, small enough for one screen.
 
-``one_block`` states where each number is held: a tile in shared memory, its product in registers, and the barrier that
-completes when the tile is there. ``gram`` gives the two halves of the work to two kinds of warps. Its ``produce`` and
+``one_block`` allocates all that it uses: shared memory for a tile, a barrier that completes when the tile is there, and
+registers for the product. ``gram`` gives the two halves of the work to two kinds of warps. Its ``produce`` and
 ``consume`` are those of ``flashlab.reference.barriers``, which run on the simulated multiprocessor.
 
 ``machine_code`` compiles them on any machine with Triton. The compiler and the interpreter cannot share a process, so

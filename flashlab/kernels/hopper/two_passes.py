@@ -3,7 +3,7 @@
 Each kernel owns its sums, as the portable ones do, so the same inputs give the same bits. Heads of more than 128
 columns always take two passes, and heads of 65 to 128 columns in deterministic mode. Above 128 columns, one pass would
 have tiles of 64 keys, since registers hold no more of dK and dV. It would add as many bytes to the sums of dQ as it
-loads of Q and dO. At the rate of the products, the second level of cache delivers no more than these loads alone.
+loads of Q and dO. At the rate of the products, the second level of cache delivers no more than these loads.
 """
 
 from flashlab.kernels import tiles

@@ -58,7 +58,7 @@ def window(left: float, right: float = 0) -> Window:
     left, right: whole numbers from 0 on, or ``math.inf`` for no end.
 
     Raises:
-        ValueError: another end.
+        ValueError: an end is neither.
     """
     return Window(_end("left", left), _end("right", right))
 

@@ -59,8 +59,8 @@ class _Ends(NamedTuple):
 class Window(Mask, _Ends):
     """Keys from ``left`` before a query's own key to ``right`` after it, both included; None: no end.
 
-    ``check``, not the constructor, refuses other ends: Triton makes windows of the types of ends, and kernels make
-    windows of ends that only the launch passes.
+    ``check``, not the constructor, refuses other ends: Triton makes windows whose ends are types, and kernels make
+    windows whose ends are variables.
     """
 
     _fields = _Ends._fields  # Triton looks for the names of fields in the class itself, not in its bases
@@ -114,13 +114,13 @@ class Window(Mask, _Ends):
     def kernel_args(self, problem, Br, Bc, transposed=False) -> KernelArgs:
         """Return the kernel arguments of the mask for tiles Br x Bc.
 
-        transposed: for a loop with the keys outside, in which queries and keys exchange their roles.
+        transposed: for a kernel with keys in its outer loop, where queries and keys exchange their roles.
         """
         return KernelArgs(*(self.T if transposed else self))
 
 
 class Shifted(Window):
-    """A window of one block of scores, which may lie beside its own keys: one of the ends may be negative."""
+    """A window in one block of a larger matrix of scores. It may be beside the diagonal: one end may be negative."""
 
     _fields = _Ends._fields
 

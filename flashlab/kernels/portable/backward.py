@@ -2,7 +2,7 @@
 
 Each of the two large kernels keeps the sums it owns in registers and writes them once, so no two programs add to the
 same number, and the same inputs give the same bits. But both kernels rebuild P_ij: 7 products of tiles instead of 5.
-If a head is too wide for registers to hold dK_j and dV_j together, the kernel runs once for each: 8 products.
+If a head is too wide for registers to hold dK_j and dV_j together, their kernel runs once for each: 8 products.
 
 Query heads that share keys are a group. One program adds up the contributions of a group to a tile of keys. If that
 makes too few programs, each program takes a part of the group. The gradients of the parts, rounded to the dtype of the

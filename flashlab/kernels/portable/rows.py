@@ -125,7 +125,7 @@ def shares_of(gradients, parts):
 def start_sums(gradients, shares, parts, launched):
     """Launch the kernel that adds up the parts of groups, if there are several.
 
-    The rows of the gradients may be the last ones of longer tensors.
+    dK and dV may be the last rows of longer tensors, as ``hopper.backward.without_unseen`` returns them.
     """
     if parts == 1:
         return

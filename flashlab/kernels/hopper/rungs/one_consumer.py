@@ -1,6 +1,7 @@
-"""Rung 1: a producer copies tiles of keys and values; one consumer, eight warps, computes with them, in turn.
+"""Rung 1: a producer copies tiles of keys and values; one consumer, eight warps, computes with them.
 
-A self-contained forward pass for compute capability 9.0. A program computes 128 rows of O and ends.
+A self-contained forward pass for compute capability 9.0. A program computes 128 rows of O and ends. Copies run ahead;
+the consumer's products and softmax run one after the other.
 """
 
 from typing import NamedTuple
@@ -169,7 +170,7 @@ def scores(Q_i, K_j):
 
 @gluon.jit
 def hide(S_ij, row, key, Nq, Nk, causal: gl.constexpr):
-    """Return -inf for the keys that a query does not see, where a block has such keys. row, key: its first ones."""
+    """Return S_ij with -inf where a query does not see the key. row, key: the first ones of the block."""
     last = row + Nk - Nq if causal else Nk - 1  # the last key that the first row sees
     if last < key + Bc - 1:
         rows = gl.arange(0, S_ij.shape[0], layout=gl.SliceLayout(1, S_ij.type.layout))  # [Br]

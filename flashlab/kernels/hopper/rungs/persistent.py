@@ -1,7 +1,7 @@
 """Rung 3: as many programs as multiprocessors, each with a list of tiles; the producer runs ahead into the next tile.
 
-A self-contained forward pass for compute capability 9.0, with the consumers of rung 2. Steps are counted over all tiles
-of a program, so the rings go on from tile to tile. O leaves while the next tile begins.
+A self-contained forward pass for compute capability 9.0, with the consumers of rung 2, but without their turns. Steps
+are counted over all tiles of a program, so the rings go on from tile to tile. O leaves while the next tile begins.
 """
 
 import itertools
@@ -39,7 +39,7 @@ class Work(NamedTuple):
 
     table: gl.tensor  # tile n is tile n % Tr of head n // Tr, heads counted over the batch
     first: gl.tensor  # this program's first line in the table
-    count: gl.tensor  # its lines
+    count: gl.tensor  # how many lines it has
     Tr: gl.tensor  # tiles of a head
     H: gl.tensor
     group: gl.tensor  # query heads per key head
@@ -253,7 +253,7 @@ def issue_scores(Q_i, K_j):
 
 @gluon.jit
 def hide(S_ij, row, key, Nq, Nk, causal: gl.constexpr):
-    """Return -inf for the keys that a query does not see, where a block has such keys. row, key: its first ones."""
+    """Return S_ij with -inf where a query does not see the key. row, key: the first ones of the block."""
     last = row + Nk - Nq if causal else Nk - 1  # the last key that the first row sees
     if last < key + Bc - 1:
         rows = gl.arange(0, S_ij.shape[0], layout=gl.SliceLayout(1, S_ij.type.layout))  # [Br]

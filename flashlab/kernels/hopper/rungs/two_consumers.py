@@ -1,8 +1,8 @@
-"""Rung 2: two consumers with 64 rows each issue their products in turn (ping-pong), one softmax beside the products.
+"""Rung 2: two consumers with 64 rows each issue their products in turn (ping-pong), and run softmax beside products.
 
 A self-contained forward pass for compute capability 9.0. A program computes 128 rows of O and ends. In step j a
-consumer issues the scores of block j and the product of the weights of block j - 1, and takes the softmax of j beside
-the second.
+consumer issues the scores of block j and the product of weights and values of block j - 1. It computes the softmax of
+block j while the second product runs.
 """
 
 from typing import NamedTuple
@@ -212,7 +212,7 @@ def pass_turn(turn, w: gl.constexpr):
 
 @gluon.jit
 def hide(S_ij, row, key, Nq, Nk, causal: gl.constexpr):
-    """Return -inf for the keys that a query does not see, where a block has such keys. row, key: its first ones."""
+    """Return S_ij with -inf where a query does not see the key. row, key: the first ones of the block."""
     last = row + Nk - Nq if causal else Nk - 1  # the last key that the first row sees
     if last < key + Bc - 1:
         rows = gl.arange(0, S_ij.shape[0], layout=gl.SliceLayout(1, S_ij.type.layout))  # [Br]
