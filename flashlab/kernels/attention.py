@@ -77,21 +77,23 @@ def flash_attention(
         scale: factor on the scores, 1/sqrt(d) if None. A number, without a gradient of its own.
         return_lse: also return the log-sum-exp of each row of scores, in natural logarithms. It is differentiable too.
         batch_invariant: O and lse of a text have the same bits whatever else is in the batch, since kernel and tiles
-            are always those for a large batch. Gradients may differ; dropout is refused. ``decode`` has fixed_split.
+            are always those for a large batch. Gradients may differ; dropout is refused. ``decode`` does so with
+            ``fixed_split``.
         kernel: "portable" for the kernels in Triton; "hopper" for those in Gluon, on compute capability 9.0; "decode"
             for few queries, whose keys are divided among programs; None for the fastest by measurement:
             ``configuration("forward", q, k, v, causal=causal)`` returns this choice and its reason.
 
     Returns:
         O [B, H, Nq, dv] in the dtype of q, or (O, lse) with lse [B, H, Nq] in float32. A row that sees no key has
-        O = 0, lse = -inf (its sink, if there is one) and no gradient. Under a window, its query must be finite too:
-        a NaN would reach the gradients of the keys in its tile. The same inputs give the same bits, gradients
-        included, with two exceptions that are added up in an order that varies: dQ in the Hopper kernels for up to 128
-        columns, and in all kernels the gradient of a broadcast bias. With ``torch.use_deterministic_algorithms(True)``
+        O = 0, lse = -inf (its sink, if there is one) and no gradient. Under a window, the query of such a row must be
+        finite too: a NaN would reach the gradients of the keys in its tile. The same inputs give the same bits,
+        gradients included, except for two sums, whose order varies: dQ in the Hopper kernels for up to 128 columns,
+        and in all kernels the gradient of a broadcast bias. With ``torch.use_deterministic_algorithms(True)``
         other kernels compute this dQ, and the gradient of a bias takes the memory of [B, H, Nq, Nk] numbers.
 
-    Only -inf hides a key: every other float32 number is a score. A backward pass in 16 bits without a score function
-    rebuilds the weights from lse in float32, so that scores of 1e5 give weights an error of up to 1 %.
+    Only -inf hides a key: every other float32 number is a score. In 16 bits, without a score function and with a scale
+    up to ln 2, a backward pass rebuilds the weights from lse in float32: scores of 1e5 give weights an error of up to
+    1 %.
 
     Sums are kept in float32. Products of float32 inputs are true float32 products if
     ``torch.get_float32_matmul_precision()`` is "highest" (torch's default), and TF32 products otherwise.

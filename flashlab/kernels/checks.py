@@ -85,7 +85,7 @@ def check_memory(function: str, **tensors: Tensor | None) -> None:
 
 
 def check_gradient(do: Tensor) -> None:
-    """Raise NotImplementedError if several gradients of an output come at once: torch gives such a batch no memory."""
+    """Raise NotImplementedError if do is a batch of gradients of one output: torch gives such a batch no memory."""
     try:
         do.untyped_storage()
     except (NotImplementedError, RuntimeError):

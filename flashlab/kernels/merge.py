@@ -34,8 +34,8 @@ def check_results(**tensors: Tensor) -> None:
 def merge_into(O: Tensor, lse: Tensor, O_b: Tensor, lse_b: Tensor, first: int, dtype: torch.dtype) -> Tensor:
     """Merge O_b [B, H, rows, dv] and lse_b [B, H, rows] into the rows from ``first`` on of O and lse; return O.
 
-    O [B, H, n, dv] and lse [B, H, n], in float32, are contiguous. lse is changed in place, and so is O if its dtype is
-    ``dtype``; otherwise a new tensor is returned. Both sides are added in float32 and rounded once.
+    O [B, H, n, dv] and lse [B, H, n] are contiguous, and lse is float32. lse is changed in place, and so is O if its
+    dtype is ``dtype``; otherwise a new tensor is returned. Both sides are added in float32 and rounded once.
 
     Raises TypeError or ValueError for tensors and rows that are not as described.
     """

@@ -106,7 +106,7 @@ def alibi(slopes: torch.Tensor) -> Score:
     """Return the score function s -> s - slope * |i + Nk - Nq - j|: a penalty per key of distance.
 
     slopes: [H] or [B, H], floating point, at most 1e36 in size; they may be learned. A call on the CPU raises
-    ValueError for other slopes. A call on a GPU does not read slopes before it starts: there, these make rows NaN.
+    ValueError for other slopes. A call on a GPU does not read slopes before it starts: there, others make rows NaN.
     """
     return Alibi(_numbers(slopes, "slopes", (1, 2)))
 
@@ -116,7 +116,7 @@ def bias(added: torch.Tensor) -> Score:
     """Return the score function s -> s + added: floating point, broadcastable to [B, H, Nq, Nk]; it may be learned.
 
     An element of -inf hides a key. A mask of ``masks`` does so, too, and lets kernels skip hidden tiles. A call on the
-    CPU raises ValueError for NaN and +inf. A call on a GPU does not read a bias first: there, they make rows NaN.
+    CPU raises ValueError for NaN and +inf. A call on a GPU does not read a bias first: there, both make rows NaN.
     """
     return Bias(_numbers(added, "a bias", (0, 1, 2, 3, 4)))
 

@@ -24,7 +24,8 @@ ROUND = gl.constexpr(1.5 * 2**23)  # float32 numbers of this size are whole; the
 def one_tile(Q, K, V, O, scale_log2, c_1, c_2, c_3, polynomial: gl.constexpr):
     """Compute O [Br, d], float32, of Q [Br, d], K [Bc, d] and V [Bc, d], one tile of 128 rows each.
 
-    polynomial: all exponentials from 1 + c_1 x + c_2 x^2 + c_3 x^3 and bits, or from the exponential unit.
+    polynomial: whether ``exp2`` computes 2^(n + f) from bits and 1 + c_1 f + c_2 f^2 + c_3 f^3, 0 <= f < 1, or asks the
+    exponential unit.
     """
     Br: gl.constexpr = Q.block_type.shape[0]
     Bc: gl.constexpr = K.block_type.shape[0]

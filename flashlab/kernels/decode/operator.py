@@ -48,7 +48,7 @@ def decode(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Compute attention of n new tokens per text to the keys and values of a cache, including their own.
 
-    It is fast for few tokens: the rows of one tile are their queries in all heads that share a key. It takes any number
+    It is fast for few tokens: the rows of one tile are their queries in all heads that share keys. It takes any number
     of tokens, so that a prompt, too, can read its keys from pages.
 
     Args:

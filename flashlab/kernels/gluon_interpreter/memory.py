@@ -142,7 +142,7 @@ def places(shape, itemsize, layout):
     """Return where each number of a tile is, counted in numbers from the first, for tiles of this layout.
 
     A layout for products and copies has panels as wide as its swizzle, one after the other. Within a panel it swizzles,
-    alike for all that use these bytes; so it is left out here.
+    alike for all that use these bytes; so the swizzle is left out here.
     """
     size = math.prod(shape)
     wide = layout.swizzle_byte_width // itemsize if isinstance(layout, gl.NVMMASharedLayout) else 0

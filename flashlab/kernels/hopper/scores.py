@@ -29,7 +29,7 @@ def kernel_args(problem):
 
 
 def factors(problem):
-    """Return the factor on the scores before those steps, and the one after them."""
+    """Return the factor on the scores before the steps of ``kernel_args``, and the one after them."""
     if capped_only(problem.score):
         cap = problem.score.steps[0].cap
         return problem.scale / cap, cap * problem.factor
