@@ -176,7 +176,7 @@ def last_heads(problem, tiles, heads):
 
     Under a causal mask the first tile of a head takes longest. If the last head began with it, most programs would wait
     for its end. All tiles of the heads that are processed together run at once, one per program; more heads would not
-    fit the second level of cache.
+    fit the second level of cache. tiles: of a head; heads: how many there are.
     """
     together = min(heads, multiprocessors(problem.device) // tiles)
     return together if problem.mask == masks.causal() and together > 1 else None

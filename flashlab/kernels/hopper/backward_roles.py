@@ -101,8 +101,8 @@ class Operands(NamedTuple):
 
     K_j: gl.tensor  # [Bc, d]
     V_j: gl.tensor  # [Bc, d]
-    K_0: gl.tensor  # of dQ_i, the keys of both warpgroups: this one's columns, [Bc, ..], or transposed, [d, Bc]
-    K_1: gl.tensor
+    K_0: gl.tensor  # for dQ_i, the keys of warpgroup 0: [Bc, ..] with this one's columns, or transposed, [d, Bc]
+    K_1: gl.tensor  # the same of warpgroup 1
 
 
 @gluon.jit

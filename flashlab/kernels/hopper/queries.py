@@ -116,7 +116,7 @@ class Keys(NamedTuple):
 
 @gluon.jit
 def work_of(turn, turns, problem, lag, keys: gl.constexpr, Br: gl.constexpr, warps: gl.constexpr = 4):
-    """Return the ``Work`` of a turn. Each turn has a tile of ``keys`` keys. lag: as in ``sums``."""
+    """Return the ``Work`` of a turn, a tile of ``keys`` keys. lag: as in ``sums``. warps: how many call this."""
     g, j = place_of(turn, turns.tiles, turns.all, turns.last)
     b, hk = g // turns.heads, g % turns.heads
     begin, end = gl.to_tensor(0), gl.to_tensor(0)  # of the queries

@@ -37,9 +37,9 @@ def update_weights(
 def new_maximum(m_i, S_ij, factor, unit: gl.constexpr, offset: gl.constexpr = 0.0, lazy: gl.constexpr = LAZY):
     """Return m_i [Br] after the block S_ij [Br, Bc].
 
-    The maximum is raised only where it would rise by more than 8, in units of log2. Until then weights may reach 2^8,
-    which float32 sums and 16-bit weights hold as precisely as 1, and alpha is exactly 1, so rescaling can be left out
-    (``rescale``).
+    The maximum is raised only where it would rise by more than ``lazy``, in units of log2. Until then weights may reach
+    2^8, which float32 sums and 16-bit weights hold as precisely as 1, and alpha is exactly 1, so rescaling can be left
+    out (``rescale``).
     Source: FlashAttention-4, section 3.1.4, whose kernel for Blackwell does so.
 
     In float8, factor has one number per row, [Br]. m_i is ``offset`` below the maximum, so that small weights do not
@@ -115,7 +115,7 @@ def finish(m_i, l_i, out, tile, work, variant: gl.constexpr):
 
 @gluon.jit
 def store(shared, out, tile, O_i, inverse, w: gl.constexpr, variant: gl.constexpr):
-    """Hand inverse[:, None] * O_i to the copy engine, once the buffer of warpgroup w is free."""
+    """Hand inverse[:, None] * O_i to the copy engine, piece by piece in warpgroup w's buffer, which must be free."""
     for p in gl.static_range(len(O_i)):
         O_p = O_i[p] * along_rows(inverse, O_i[p], free=False)[:, None]  # [Br, d]
         if p > 0:

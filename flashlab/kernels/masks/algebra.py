@@ -175,8 +175,9 @@ class Rule(Mask):
     def lists(self, problem, Br, Bc, transposed):
         """Return the lists of tiles, int32 [B or 1, H or 1, Tr, 2 + Tc].
 
-        Each begins with the number of tiles that need the mask and the number of all tiles. The tiles follow, first
-        the tiles that need the mask. transposed: one list per tile of keys, [B or 1, H or 1, Tc, 2 + Tr].
+        Each begins with the number of tiles that need the mask and the number of all tiles that are met. These follow,
+        first those that need the mask; then the other tiles, which no kernel reads. transposed: one list per tile of
+        keys, [B or 1, H or 1, Tc, 2 + Tr].
         """
         key = Br, Bc, transposed, problem.Nq, problem.Nk
         return self.cached(problem.device, key, lambda: self._make_lists(problem, Br, Bc, transposed))

@@ -22,7 +22,7 @@ class Constants(NamedTuple):
     """Numbers of each row for the kernels, [B, H, Nq_padded] each, float32."""
 
     lse: torch.Tensor  # in the units of the kernels' scores
-    delta: torch.Tensor
+    delta: torch.Tensor  # rowsum(dO * O) - dlse
     rest: torch.Tensor | None  # of lse, in units of log2
 
 
