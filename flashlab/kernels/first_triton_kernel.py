@@ -19,8 +19,8 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 def add(x, y, *, block=1024):
     """Return z = x + y, with one program per block.
 
-    x, y: contiguous tensors [N] of float16, bfloat16 or float32; block: elements per program, a power of
-    two. Raises TypeError or ValueError.
+    x, y: contiguous tensors [N] of float16, bfloat16 or float32; block: elements per program, a power of two. Raises
+    TypeError or ValueError, and NotImplementedError if x or y requires a gradient.
     """
     _check_tensors(x=x, y=y)
     _check_block(block)
@@ -50,7 +50,7 @@ def softmax(x):
     """Return the softmax of each row, one program per row, the row in one block: 1 load and 1 store per element.
 
     x: [rows, N] of float16, bfloat16 or float32, unit stride in the last dimension, N at most ``LONGEST_BLOCK``.
-    The arithmetic is float32's. A row that is all -inf gives zeros. Raises TypeError or ValueError.
+    The arithmetic is float32's. A row that is all -inf gives zeros. Raises the errors of ``add``.
     """
     y = _prepare(x)  # [rows, N]
     Bc = triton.next_power_of_2(max(x.shape[1], 1))
@@ -78,7 +78,7 @@ def softmax_online(x, *, rows=4, block=1024):
     """Return the softmax of rows of any length, a few per program, block by block: 2 loads and 1 store per element.
 
     x: [rows, N] as for ``softmax``, but any N; rows, block: height and width of the tile that a program works on,
-    powers of two. Raises TypeError or ValueError.
+    powers of two. Raises the errors of ``add``.
     """
     y = _prepare(x)  # [rows, N]
     _check_block(rows)

@@ -106,8 +106,8 @@ def obeyed(rules, b, h, i, j, Nq, Nk):
 # multiplies a hidden key by 0, and 0 * NaN is NaN. ``forget`` is enough where the queries of a tile belong to one text:
 # then only keys that no query sees may hold anything. Where they may belong to several (``Part.keeps_apart``), a key
 # that one query sees is hidden from another. There, kernels run as usual, NaN spreads over a tile of results, and a
-# second launch computes such tiles again, each pair on its own: ``finite``. Registers do not suffice for this in all
-# tiles.
+# second launch computes such tiles again, each pair on its own: ``finite``. Registers do not suffice to do so in every
+# tile.
 
 
 @triton.jit
