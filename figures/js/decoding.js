@@ -27,7 +27,7 @@ export function draw({ trace, step, width }) {
   };
 }
 
-// Time goes down. All choices have the scale of the first, without a split: the room below is what a split saves.
+// Time goes down. All numbers of parts have one scale: the room below the dashes is what a split saves.
 function lanes({ trace, before, now, y, width }) {
   const longest = Math.max(...trace.parts.map((part) => part.waves * part.keys));
   const unit = LANES / longest; // height of a key

@@ -120,7 +120,7 @@ def blocks(
     right: int | None = None,
     documents: tuple[int, ...] | None = None,
 ) -> tuple[Block, ...]:
-    """Return blocks that hold, each once, all visible scores between the queries of one rank and the keys of another.
+    """Return blocks that cover each visible score between the queries of one rank and the keys of another exactly once.
 
     A query at position p sees the keys at p - left .. p + right, both included; None: no end. documents: the positions
     at which packed texts begin, and N at the end; then a query sees keys of its own text only. All runs must have the
