@@ -1,4 +1,4 @@
-"""The figures of the site: one script each, which its own page, every lesson that shows it and its module load."""
+"""The figures of the site. Its own page, its module and every lesson that shows it load the one script of a figure."""
 
 import html
 import importlib

@@ -208,9 +208,9 @@ CHARTS = {
     "h200_sweep": Charts("Launches and clocks", FAST, by_launch),
     "h200_calls": Charts("A call, in the host's time", SHORT, by_pass),
     "h200_rescaling": Charts("How seldom the maximum is raised", FAST, by_threshold),
-    "h200_backward_limits": Charts("What holds the backward back", FAST, by_kernel),
+    "h200_backward_limits": Charts("What limits the backward pass", FAST, by_kernel),
     "h200_backward_tried": Charts(
-        "What was tried for the backward", "Relative to the kernel as it was; longer is better.", by_trial
+        "What was tried for the backward pass", "Relative to the kernel as it was; longer is better.", by_trial
     ),
     "h200_traffic": Charts("Bytes, predicted and counted", SHORTER, by_traffic),
     "h200_recomputation": Charts("Stored or recomputed", SHORTER, by_algorithm),

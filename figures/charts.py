@@ -230,7 +230,7 @@ def _axes(
 
 
 def _keep_apart(ax: Any, labels: Iterable) -> None:
-    """Shift labels at the lines' ends up until none covers another."""
+    """Shift the labels at the ends of lines upwards until none covers another."""
     ax.autoscale_view()
     height, last = 13 / 72 * style.DPI, -np.inf  # pixels
     place = ax.transData

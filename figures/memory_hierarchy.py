@@ -64,7 +64,7 @@ def describe(state: State) -> str:
     return (
         f"{state.card}, full-height square: {_size(window)}. {dram['name']} is {parts[0]}, the shared memory and "
         f"L1 of {whose} {parts[1]}. A block of threads gets {_size(numbers['block']['nbytes'])}. "
-        f"Shared memory is {smem['times']:.3g} times as fast."
+        f"Shared memory is {smem['times']:.3g} times as fast as {dram['name']}."
     )
 
 

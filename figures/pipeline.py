@@ -197,9 +197,9 @@ def _earlier(event: Event, wait: Event, events: list[Event]) -> bool:
 
 def _waited(product: Event, events: list[Event]) -> list[str]:
     """Return what a product waited for: the barriers at which its consumer waited in this step, and the tensor core."""
-    previous = product.j + (
-        product.kind == "S"
-    )  # S of the step before: of block j + 1 for an S (blocks run from the last), of the same for a PV
+    # The S of the step before: that of block j + 1 for an S, as blocks run from the last to the first; that of the same
+    # block for a PV.
+    previous = product.j + (product.kind == "S")
     since = [e.start for e in events if e[2:6] == ("tensor core", product.by, "S", previous)]
     waits = [e for e in events if e.unit == product.by and max(since, default=-1) < e.end <= product.start]
     lines = [_ended(e, events) for e in waits if e.kind != "products"]

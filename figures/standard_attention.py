@@ -1,7 +1,8 @@
 """Standard and fused attention side by side: the same bytes per step cross the gap between slow and fast memory.
 
 Kills the belief that attention is slow because it computes much: hardly a byte that standard attention moves belongs to
-an input or to the output. Both ways run on one head of GPT-2 medium, N = 1024 and d = 64 in float16.
+an input or to the output. Both ways run on one head as large as one of GPT-2 medium, N = 1024 and
+d = 64 in float16, with random numbers.
 ``machine.memory`` records every load and store, and each record is a tile that moves in the picture. Equal areas are
 equal bytes.
 """
@@ -117,7 +118,7 @@ def counted(state: State) -> dict[str, int]:
     """Return the bytes of the paper's whole run, forward and backward, all heads, in the standard way and fused.
 
     Fused: the loops of the first FlashAttention, keys outside, in tiles of 256. Only N x d tensors are counted, without
-    lse and delta: 33 times the bytes of loading and storing one such tensor.
+    lse and delta: 33 passes, each of which loads or stores all of one such tensor.
     """
     standard = standard_attention.moved(N, D, mask=state.mask, dropout=state.dropout, backward=True)
     bills = (run(N, N, D, 128, 256, dtype=np.float16) for run in (tiling.fa1_traffic, recomputation.traffic))

@@ -27,14 +27,14 @@ export function draw({ trace, step, width }) {
   };
 }
 
-// Time goes down. All choices have the scale of the first, without a split: the room below is what a split saves.
+// Time goes down. All numbers of parts have one scale: the room below the dashes is what a split saves.
 function lanes({ trace, before, now, y, width }) {
   const longest = Math.max(...trace.parts.map((part) => part.waves * part.keys));
   const unit = LANES / longest; // height of a key
   const high = now.keys * unit; // height of one program
   const ended = (one) => one.waves * one.keys * unit;
   const none = trace.sms - now.busiest;
-  const below = ended(now) - (high < 24 ? 0 : high) + 14; // in the last wave, or below a wave that is too low
+  const below = ended(now) - (high < 24 ? 0 : high) + 14; // of the words: in the last wave, or below it if its height is too small
   const idle = below < LANES && width - (now.busiest * width) / trace.sms > 150;
   return [
     label(0, 8, `${times(now.programs, "program")} on ${trace.sms} SMs, ${times(now.waves, "wave")}`, {

@@ -111,7 +111,7 @@ function heading({ trace, name, need, over, x, y, room }) {
 }
 
 const cardTip = (trace, name) => ({
-  title: `memory of an ${trace.card}`,
+  title: `memory of one ${trace.card}`,
   lines: [
     `${digits(trace.room / 2 ** 30)} GiB, which are ${amount(trace.room)}`,
     `${LOOKS[name].name} fills it with ${grouped(trace.ways[name].longest)} tokens`,
@@ -132,9 +132,9 @@ function holdings(need, { left, below, folded, limit, tall, across, square }) {
   const thinTip = {
     title: `N × d: ${amount(need.thin + need.rows)}`,
     lines: [
-      `Q, K, V, O and their gradients: ${amount(need.thin)}`,
+      `Q, K, V, O, in training with their gradients: ${amount(need.thin)}`,
       need.rows ? `one or two numbers per row: ${amount(need.rows)}` : "grows with N",
-    ].concat(folded ? ["folded: as many tokens are higher than the card"] : []),
+    ].concat(folded ? ["folded: the rows of so many tokens are higher than the card"] : []),
   };
   return [
     need.square > 0 && box("square", "var(--S)", 0, square, squareTip),

@@ -19,7 +19,7 @@ const NUMBER =
   "text-align: center; white-space: nowrap; text-decoration: underline dotted; text-underline-offset: 3px; " +
   "cursor: ew-resize; touch-action: pan-y";
 const CAN_UNPACK = "DecompressionStream" in globalThis; // in browsers since 2023
-const PATIENCE = 10_000; // ms without an answer after which the kernel is gone
+const PATIENCE = 10_000; // ms without an answer after which the kernel counts as gone
 
 // Put a figure into an element.
 // data: {name, controls, state, traces: {key: {trace, words, idle}}, packed: more traces, page: true without a kernel}

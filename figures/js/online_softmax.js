@@ -191,7 +191,7 @@ const keptTip = ({ trace, at, value, old, factor }) => ({
   code: old === undefined ? trace.code.P : trace.code.alpha,
 });
 
-// l before and after the block as stacks of weights, and the update in numbers.
+// ℓ before and after the block as stacks of weights, and the update in numbers.
 function sideOf({ trace, now, before, step, divided, x, y, width }) {
   const high = 170;
   const bottom = y + 24 + high;

@@ -238,7 +238,7 @@ function fastTiles({ run, key, place, unit, trace, now, ended, clock, pieces }) 
       const rows = line ? line.rows[1] - line.rows[0] : trace.N;
       const tip = {
         title: `${name} in fast memory`,
-        lines: [`${rows} rows, ${amount(2 * rows * trace.d)}`],
+        lines: [`${rows} rows of ${trace.d} numbers`],
         code: line?.code,
       };
       return h(

@@ -59,7 +59,7 @@ function update(parent, nodes, namespace, entering) {
   else for (const child of others.values()) child.remove();
 }
 
-// The names of siblings: the key, or else the tag with a number. No element is named as text is.
+// The names of siblings: the key, or else the tag with a number. For text the tag is "letters", which no element has.
 function keysOf(nodes) {
   const counts = {};
   return nodes.map((node) => {

@@ -206,9 +206,10 @@ function strip({ run, name, done, now, ended, box, place, from }) {
     const moves = ["load", "store"]
       .filter((what) => count(what))
       .map((what) => `${what === "load" ? "loaded" : "stored"} ${times(count(what))}, ${amount(nbytes)} each`);
+    const there = name === "O" && !last ? "not yet written" : "in slow memory";
     const tip = {
       title: `${name}, rows ${rows[0]} to ${rows[1] - 1}`,
-      lines: [...(moves.length ? moves : ["not moved yet"]), key === held ? "in fast memory now" : "in slow memory"],
+      lines: [...(moves.length ? moves : ["not moved yet"]), key === held ? "in fast memory now" : there],
       code: last?.code,
     };
     const comes = kind === "store" && last;

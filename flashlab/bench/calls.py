@@ -63,7 +63,10 @@ def _graph_of(both, q, k, v):
 
 
 def overhead(functions: Mapping[str, Attention], device: str = "cuda") -> dict[str, dict[str, float]]:
-    """Return the microseconds of each pass of each implementation. A pass that fails is left out, with later ones."""
+    """Return the microseconds of each pass of each implementation.
+
+    Where a pass fails, it and the later passes of the implementation are left out.
+    """
     runs = {}
     for name, function in functions.items():
         with contextlib.suppress(Exception):  # a competitor may raise any exception

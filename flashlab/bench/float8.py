@@ -184,7 +184,7 @@ def table(rows: list[dict]) -> str:
 
 
 def _share(rows: Mapping[str, dict], name: str, other: str) -> str:
-    """Return how much longer ``name`` takes than ``other``, or the share of ``QUANTISE`` in its time, in per cent."""
+    """Return how much longer ``name`` takes than ``other``, or the time of ``QUANTISE`` divided by that of ``name``."""
     if not {name, other} <= rows.keys():
         return f"{'–':>10}"
     ours, theirs = rows[name]["ms"], rows[other]["ms"]

@@ -23,7 +23,7 @@ class KernelGradients(Gradients):
 
     def __init__(self, dO: Tensor, q: Tensor, O: Tensor, lse: Tensor, scale: float, kernel: str | None = None):
         super().__init__(*(tiles.ready(x) for x in (dO, q, O, lse)), scale)
-        self.kernel, self.hopper_sums = kernel, None  # sums: of dQ, of the blocks that the Hopper kernel computes
+        self.kernel, self.hopper_sums = kernel, None  # sums of dQ over blocks by the Hopper kernel
 
     def of_block(self, k: Tensor, v: Tensor, block: Block) -> tuple[Tensor, Tensor]:
         """Return one block's shares in dK and dV, and add its share in dQ."""

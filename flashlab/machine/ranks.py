@@ -3,8 +3,9 @@
 A placement lists the tokens of each rank as runs of positions: ``range`` objects, in the order of the rank's memory.
 
 contiguous  Rank r has the r-th of P stretches. Under a causal mask the last rank has the most work.
-zigzag      2 P stretches; rank r has the r-th from the left and the r-th from the right. All ranks have equal work.
-striped     Rank r has the tokens r, r + P, r + 2P, ... All ranks have nearly equal work.
+zigzag      2 P stretches; rank r has the r-th from the left and the r-th from the right. Under a causal mask all ranks
+            have equal work if 2 P divides N.
+striped     Rank r has the tokens r, r + P, r + 2P, ... Under a causal mask all ranks have nearly equal work.
 
 Source: zigzag, https://github.com/zhuzilin/ring-flash-attention; striped, arXiv 2311.09431.
 """
@@ -119,7 +120,7 @@ def blocks(
     right: int | None = None,
     documents: tuple[int, ...] | None = None,
 ) -> tuple[Block, ...]:
-    """Return blocks that hold, each once, all visible scores between the queries of one rank and the keys of another.
+    """Return blocks that cover each visible score between the queries of one rank and the keys of another exactly once.
 
     A query at position p sees the keys at p - left .. p + right, both included; None: no end. documents: the positions
     at which packed texts begin, and N at the end; then a query sees keys of its own text only. All runs must have the

@@ -72,7 +72,7 @@ class Job:
 class Unit:
     """A part of the SM that processes jobs one after the other, in the order of their arrival.
 
-    A unit with a ``slice`` processes so many cycles of each job in turn: two programs share it.
+    A unit with a ``slice`` processes at most so many cycles of a job, then the next job: programs share the unit.
     """
 
     def __init__(self, sm: "SM", slice: int | None = None) -> None:
@@ -144,7 +144,7 @@ class SM:
             raise Deadlock(f"at cycle {self.now:,} nothing is under way and all wait: {', '.join(sorted(waits))}")
 
     def after(self, cycles: int, action: Callable, *arguments: object) -> None:
-        """Put an action on the agenda."""
+        """Run an action so many cycles from now."""
         self._count += 1
         heapq.heappush(self._agenda, (self.now + cycles, self._count, action, arguments))
 

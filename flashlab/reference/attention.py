@@ -28,7 +28,8 @@ def attention(
 
     Args:
         Q: queries [..., Nq, d]; K: keys [..., Nk, d]; V: values [..., Nk, dv]. numpy arrays of one floating dtype;
-            the whole computation runs in it, so float64 inputs give the reference and others "the plain computation".
+            the whole computation runs in it. In float64 the result is the reference, in any other dtype that of "the
+            plain computation".
         mask: from ``masks``, or a boolean array broadcastable to [..., Nq, Nk], True where a key is seen; full if None.
         score: what happens to a scaled score before the mask, from ``scores``; nothing if None.
         sink: score of one extra key whose value is 0; lse includes it. No sink if None.

@@ -50,7 +50,7 @@ def shared_memory(Br: int, Bc: int, d: int, dtype: DTypeLike = np.float16, stage
 
 @check_arguments(sram_bytes=0)
 def peak(Br: int, Bc: int, d: int, dtype: DTypeLike = np.float16, sram_bytes: float | None = None) -> int:
-    """Run one visit on the counting memory, and return its high-water mark in bytes.
+    """Run ``fa2_forward`` on one tile of queries and one of keys, and return the peak of fast memory in bytes.
 
     Raises: FastMemoryFull where the tiles need more than ``sram_bytes``.
     """
@@ -84,7 +84,7 @@ def _runs(B: int, d: int, dtype: DTypeLike, sram_bytes: float) -> bool:
 
 
 class Clocks(NamedTuple):
-    """The seconds that a card needs for bytes and for arithmetic, which it does side by side; the larger decides."""
+    """The seconds that a card needs for bytes and for arithmetic. The two overlap, so the larger decides."""
 
     bytes: float
     arithmetic: float
@@ -92,10 +92,11 @@ class Clocks(NamedTuple):
 
 @check_arguments()
 def clocks(card: hardware.Card, N: int, d: int, B: int, dtype: str = "float16") -> Clocks:
-    """Return what one head of N tokens costs ``card`` (a ``hardware.Card``) in square tiles of B, queries outside.
+    """Return what one head of N tokens costs ``card`` (a ``hardware.Card``) in square tiles of B.
 
-    Bytes are the program's requests, before any cache; rates are the card's peaks; enough heads are in flight
-    to keep all of it busy. Raises: ValueError where the card's rate of arithmetic in ``dtype`` is not known.
+    The queries are in the outer loop. Bytes are the program's requests, before any cache; rates are the card's peaks;
+    enough heads are in flight to keep all of it busy. Raises: ValueError where the card's rate of arithmetic in
+    ``dtype`` is not known.
     """
     rate = hardware.flop_rate(card, dtype)
     moved = tiling.fa2_traffic(N, N, d, B, B, dtype=hardware.stored(dtype)).total()

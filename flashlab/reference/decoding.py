@@ -1,7 +1,7 @@
 """Decoding: one new query against a long past, which is split among independent programs.
 
 A step of generation has one query per head, so there is no second tile of queries to give to a second processor. The
-keys are divided instead. Each part leaves its normalised output and the logarithm of its denominator (``split``), and
+keys are divided instead. Each part leaves its normalised output and lse, the log-sum-exp of its scores (``split``), and
 parts merge like the states of the online softmax (``combine``): the same six lines, with lse as the scores and the
 parts' outputs as the values.
 
@@ -214,7 +214,8 @@ def intensity(g: int, n: int = 1, *, itemsize: int = 2, distinct: int = 2) -> fl
     """Return the FLOPs per byte of keys and values in one step: the batch and the length cancel out.
 
     g: query heads per key/value head; n: new tokens; distinct: 2 if keys and values are separate, 1 if they are one
-    tensor. Each element of a key and of a value takes part in a product and a sum for each of the g n rows.
+    tensor. Each element of a key and of a value takes part in a multiplication and an addition for each of
+    the g n rows.
 
     Source: Zadouri, Strauss and Dao 2025, arXiv 2505.21487.
     """

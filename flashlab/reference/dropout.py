@@ -9,7 +9,8 @@ These eight are weights that one thread of a GPU holds after a product of tiles 
 mma.m16n8), wherever the tile begins at a multiple of 16. A kernel may then write this definition one weight at a time:
 the compiler finds the calls that eight weights have in common. In machine code for compute capability 9.0 (Triton
 3.7.1) a weight costs 9 instructions, and 13 where the tile is transposed and a thread holds four of the eight. One
-call of ten rounds per weight costs 46. A product of tiles at d = 128 leaves time for about 16.
+call of ten rounds per weight costs 46. A product of tiles at d = 128 leaves time for about 16
+instructions per weight.
 
 With 16 bits, p goes in steps of 2^-16. The kept weights are divided by 1 - p with p as rounded, so the mean of
 the factors is 1. Seven rounds are the fewest with which the source's Philox4x32 passes BigCrush; its default is ten.

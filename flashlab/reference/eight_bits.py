@@ -184,7 +184,7 @@ class TensorCore(NamedTuple):
 
     One instruction multiplies ``terms`` pairs and adds the products to the accumulator, exactly; what lies more than
     ``bits`` below the sum's leading bit is cut off. Every ``flush`` terms the accumulator goes to float32 registers,
-    where it is added without that loss, and starts from zero: two-level accumulation. With None it never goes there.
+    where it is added without that loss, and starts from zero: two-level accumulation. If None, it never goes there.
 
     NVIDIA documents none of this: the 13 bits come from measurements, and the order of truncation is a simplification.
     """
@@ -236,7 +236,8 @@ def attention(
     a row so far is ``largest`` instead of 1. O and l have the same factor, which cancels.
 
     Args:
-        Q: [Nq, d]; K: [Nk, d]; V: [Nk, dv], as ``quantise`` returns them. V has one scale per tile at most.
+        Q: [Nq, d]; K: [Nk, d]; V: [Nk, dv], as ``quantise`` returns them. All keys of a tile share one
+            scale of V.
         mask: one of ``masks``; full if None. scale: factor on the scores, 1/sqrt(d) if None.
         largest: 256 for e4m3 and 127 for int8 if None.
         product: (C, A, B) -> C + A @ B: ``exactly``, or a ``TensorCore``.

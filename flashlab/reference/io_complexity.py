@@ -75,8 +75,8 @@ def crossover(N: int, M: int, step: int = 4) -> int:
     """Return the smallest head dimension, a multiple of ``step``, at which ``fused`` moves no less than ``standard``.
 
     The leading terms of the counts, 4 N^2 and 12 N^2 d^2 / M, are equal where d^2 = M / 3. Raises ValueError for one
-    token: there ``fused`` moves less with any d, 4 d elements and no square. With more tokens there is a crossover:
-    from d = M / 4 on, a tile has one key, and all of Q and O moves for each key.
+    token: there ``fused`` moves less for every d, since S and P never move. For more tokens there is a crossover: from
+    d = M / 4 on, a tile of keys has one key, and all of Q and O moves for each key.
     """
     low, high = 0, step
     while fused(N, high, M) < standard(N, high):

@@ -8,7 +8,7 @@ States of neighbouring stretches merge by addition, the earlier one shrunk by th
 monoid, as (m, l, O) is. A chunk of C tokens computes its own C x C scores and takes the rest from the state: C = 1 is
 a recurrence, C = N the quadratic form, and both give the same O.
 
-All take one head, Q and K [N, d] and V [N, dv] of one floating dtype; 0 < decay <= 1. Nothing is scaled or normalised:
+All functions take one head, Q and K [N, d], V [N, dv] of one floating dtype; 0 < decay <= 1. None scales or normalises:
 a column of ones in V gives the sums by which to divide.
 
 Source: Katharopoulos et al. 2020, arXiv 2006.16236; chunks and decay as in Sun et al. 2023, arXiv 2307.08621.
@@ -170,7 +170,7 @@ def softmax_flops(N: int, d: int, C: int) -> int:
 
 @check_arguments()
 def crossover(C: int, d: int) -> int:
-    """Return the length N from which on chunks take fewer FLOPs: 2 N d (N + C) = 4 N d (C + d) at N = C + 2 d."""
+    """Return the length N above which chunks take fewer FLOPs: 2 N d (N + C) = 4 N d (C + d) at N = C + 2 d."""
     return C + 2 * d
 
 

@@ -76,7 +76,7 @@ class Mask(NoTruth):
 
 
 class Interval(Mask):
-    """A mask whose ``bounds`` are tight: some query of the tile sees each key within them."""
+    """A mask whose ``bounds`` are tight: each key within them is seen by at least one query of the tile."""
 
     def tiles(self, rows: slice, B: int, shape: Shape) -> Sequence[int]:
         start, stop = self.bounds(rows, shape)

@@ -56,7 +56,7 @@ def documents(ids: np.ndarray) -> Mask:
     """Return the mask by which a query sees the keys of its own document: several texts packed into one row.
 
     ids: whole numbers [Nk] that do not decrease, the document of each key. A query belongs to that of the key at its
-    position. Combine it with ``causal()``: documents alone see their own future.
+    position. Combine it with ``causal()``: alone it also shows later keys of the document.
     """
     return Documents(np.asarray(ids))
 

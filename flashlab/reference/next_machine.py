@@ -1,4 +1,4 @@
-"""What a B200 changes: products take half as long, exponentials and shared memory as long as before.
+"""What a B200 changes beside an H100: products take half as long, exponentials and shared memory equally long.
 
 The module counts the cycles of each part of an SM, computes exponentials without the exponential unit, raises the
 maximum late, and adds to dQ in orders that never wait. The schedule that follows is ``flashlab.reference.roles``.
@@ -39,8 +39,8 @@ class Cycles(NamedTuple):
 def forward_cycles(Br: int, Bc: int, d: int, card: hardware.Card = B200) -> Cycles:
     """Return the cycles of a block of Br queries by Bc keys, in a 16-bit dtype. ``ROWS`` divides Br.
 
-    Shared memory is read by S = Q K^T, both of whose operands are there, and by P V, whose P is in tensor memory. For
-    each 128 rows of queries, K and V are read once more. Source of the comparison: FlashAttention-4, table 1.
+    Shared memory is read by S = Q K^T, both of whose operands are there, and by P V, whose P is in tensor memory. K and
+    V are read once for each 128 rows of queries. Source of the comparison: FlashAttention-4, table 1.
     """
     if Br % ROWS:
         raise ValueError(f"Br must be a multiple of {ROWS}, the rows of a product, got {Br}")

@@ -87,7 +87,7 @@ class Design:
     ping_pong: bool = True  # two consumers take turns at the tensor core
     overlap: bool = True  # within a consumer: softmax beside the product P V of the block before
     consumers: int = 2  # of 64 rows each; 1 of 128: both warpgroups locked together
-    whole_q: bool = True  # consumers wait for all rows of Q and start together, as in FlashAttention-3; else for theirs
+    whole_q: bool = True  # consumers wait for all rows of Q, as in FlashAttention-3; if False, each for its own rows
     budget: Budget = Budget()
     full_phase: Callable[[int], int] = lambda n: n & 1  # the phase that consumers wait for, in round n of a stage
     empty_phase: Callable[[int], int] = lambda n: (n & 1) ^ 1  # the producer: in round 0 it need not wait

@@ -1,7 +1,7 @@
 """The backward pass by tiles: each tile of weights is rebuilt from lse instead of stored.
 
-The forward pass leaves O and one number per row, lse. A tile of scores is one product away, exp(S_ij - lse_i) is the
-finished tile of weights, and rowsum(dO * O) replaces the only sum over a whole row in softmax's gradient.
+The forward pass leaves O and one number per row, lse. One product gives a tile of scores S_ij again, exp(S_ij - lse_i)
+is the normalised tile of weights, and rowsum(dO * O) replaces the only sum over a whole row in softmax's gradient.
 """
 
 from collections import Counter

@@ -142,7 +142,7 @@ def backward(
             dQ[i] += shares[0]
             dK_b += shares[1]
             dV_b += shares[2]
-        has = has[-1:] + has[:-1]  # P hops: the last one is home
+        has = has[-1:] + has[:-1]  # after P hops each pair is at its owner
     dK, dV = np.empty_like(K), np.empty_like(V)
     for j, (_, _, dK_b, dV_b) in zip(here, has, strict=True):
         dK[j], dV[j] = dK_b, dV_b

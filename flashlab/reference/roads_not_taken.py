@@ -240,7 +240,7 @@ def directions(r: int, d: int, seed: int = 0) -> np.ndarray:
 def log_features(X: np.ndarray, omega: np.ndarray) -> np.ndarray:
     """Compute log(phi(X)) [N, r] of X [N, d] for directions omega [r, d], without the constant 1/sqrt(r).
 
-    On average over omega, phi(x) phi(y) is exp(x y). The exponential of a large logarithm would overflow.
+    On average over omega, phi(x) phi(y) is exp(x y). The result stays a logarithm, since phi itself may overflow.
 
     Source: Choromanski et al. 2020, lemma 1.
     """

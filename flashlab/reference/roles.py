@@ -1,7 +1,7 @@
 """The roles of a FlashAttention-4 forward pass, run with real numbers on a simulated multiprocessor of Blackwell.
 
 Two tiles of queries are under way, w = 0 and 1, of 128 rows each. One warp issues all copies, one all products.
-S and O are in tensor memory, to which all roles have access: so one warpgroup per tile takes its softmax, a row per
+S and O are in tensor memory, to which all roles have access: so one warpgroup per tile computes its softmax, a row per
 thread, and another one, the correction, rescales O. P overwrites S, as tensor memory is full. No program calls another:
 barriers synchronise them. The tensor core works in the order of issue, so once S_j is there, P_(j-1) V_(j-1) is
 done as well.
@@ -101,7 +101,10 @@ class Design:
         return ROWS * self.width // self.rates.lanes
 
     def copy(self, width: int) -> int:
-        """Return the cycles in which 128 rows of ``width`` 2-byte numbers arrive: an H100's, for lack of a source."""
+        """Return the cycles in which 128 rows of ``width`` 2-byte numbers arrive.
+
+        The rate is that of an H100: we have no source for a B200's.
+        """
         card = hardware.CARDS["H100 SXM"]
         return round(2 * ROWS * width / (card.l2_rate / card.sms / card.clock))
 

@@ -1,4 +1,4 @@
-"""The time that work takes when bytes and arithmetic flow side by side: the slower of the two clocks decides.
+"""The least time of work whose transfers and arithmetic overlap: the longer of the two times decides.
 
 Source: Williams, Waterman and Patterson 2009, "Roofline".
 """
@@ -44,12 +44,12 @@ def reachable(work: Work, flop_rate: float, byte_rate: float) -> float:
 
 @check_arguments()
 def attention(N: int, d: int, dtype: str = "float16", Br: int = 128) -> dict[str, Work]:
-    """Return the work of attention forward, one head without mask: three kernels, all of them, and a fused kernel.
+    """Return the work of a forward pass, one head without mask: of three kernels, of their sum, and of fused kernels.
 
-    FLOPs are those of the matrix products, as the papers count them. The softmax has none: only its own row, "softmax",
-    has 5 operations per entry (maximum, difference, exponential, sum, division). The fused kernel keeps a tile of Br
-    queries and reads all keys and values for it: that is the program's request, before any cache. "fused, read once" is
-    the least that any kernel can move.
+    FLOPs are those of the matrix products, as the papers count them. Only the entry "softmax" counts the softmax: 5
+    operations per score (maximum, difference, exponential, sum, division). "fused" keeps a tile of Br queries and reads
+    all keys and values for each tile: these are the bytes that the program requests, before any cache. "fused, read
+    once" reads and writes each tensor once, the least that any kernel can move.
 
     Source: FlashAttention, algorithm 0; FlashAttention-2, algorithm 1.
     """

@@ -4,7 +4,7 @@ The order is always the same: scale, then score, then mask. A score function tak
 ``scale * Q_i @ K_j.T`` gives them. It answers two questions:
 
 - ``apply``: what does the score of query i and key j become?
-- ``slope``: by how much does the result move with the score? The backward pass multiplies dS_ij with it.
+- ``slope``: what is the derivative of the result by the score? The backward pass multiplies dS_ij by it.
 
 A tuple of score functions is applied in its order: ``(bias(b), softcap(30))`` caps the sum. Positions follow the masks:
 query i is at the position i + Nk - Nq among the keys. ``rows`` and ``cols`` are slices; ``shape`` is (Nq, Nk).

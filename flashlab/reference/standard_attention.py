@@ -1,8 +1,8 @@
 """Attention as it was before FlashAttention: one kernel per step, and every step's N x N result in slow memory.
 
 Each kernel loads its operands, computes, and stores its result; the next kernel cannot see what was in fast memory and
-loads it again. Rows pass in bands of Br, so fast memory holds one band and at most one thin matrix, and every operand
-crosses once: no kernel without a cache moves less. ``passes`` is the same bill as a closed form.
+loads it again. Within a kernel, rows pass in bands of Br: fast memory holds one band and at most one thin matrix, and
+each operand is loaded once, which is the least without a cache. ``passes`` is the same bill as a closed form.
 
 Source: FlashAttention, Algorithms 0 and 3; mask and dropout as in its Algorithms 2 and 4. As in the frameworks of its
 time, the scale is folded into the product, the mask makes a new matrix, and dropout leaves one byte per element.
@@ -69,7 +69,7 @@ def forward(
 
 
 def backward(dO: np.ndarray, memory: Memory, *, Br: int | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Compute the gradients of sum(dO * O) from what ``forward`` left in ``memory``, in four or five kernels.
+    """Compute the gradients of sum(dO * O) from what ``forward`` left in ``memory``, in five or six kernels.
 
     dO: [Nq, dv]; Br: as in ``forward``; scale and dropout are those of the forward pass, which left them in ``memory``.
     Returns (dQ, dK, dV), with the shapes and dtypes of Q, K, V.

@@ -109,6 +109,7 @@ def reserved(lengths: Sequence[int], page: int | None = None, longest: int | Non
 def prefix_bytes(B: int, P: int, N: int, per_token: int) -> tuple[int, int]:
     """Return the bytes that a step reads for B texts with P shared tokens and N own ones each.
 
-    The first number is for P read by every text, the second for P read once.
+    per_token: bytes of the cache for one token. The first number is for shared tokens that are read for every text, the
+    second for shared tokens that are read once.
     """
     return B * (P + N) * per_token, (P + B * N) * per_token

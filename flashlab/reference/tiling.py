@@ -180,7 +180,7 @@ def _covered(numbers: Sequence[int], B: int, N: int) -> int:
 
 
 def check(Q: np.ndarray, K: np.ndarray, V: np.ndarray, Br: int, Bc: int) -> None:
-    """Raise TypeError or ValueError unless Q [Nq, d], K [Nk, d] and V [Nk, dv] match and tiles have rows."""
+    """Raise TypeError or ValueError unless Q [Nq, d], K [Nk, d] and V [Nk, dv] match, and Br and Bc are at least 1."""
     one_dtype(Q=Q, K=K, V=V)
     if any(tensor.ndim != 2 for tensor in (Q, K, V)) or Q.shape[1] != K.shape[1] or len(K) != len(V):
         raise ValueError(f"expected Q [Nq, d], K [Nk, d], V [Nk, dv], got {Q.shape}, {K.shape}, {V.shape}")

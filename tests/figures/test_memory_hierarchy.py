@@ -58,7 +58,7 @@ def areas(markup):
 def test_words_have_the_numbers():
     assert figure.describe(figure.State()) == (
         "A100 40 GB, full-height square: 64 GiB. HBM2 is 62% of it, the shared memory and L1 of all 108 SMs "
-        "0.031% of it. A block of threads gets 163 KiB. Shared memory is 12.5 times as fast."
+        "0.031% of it. A block of threads gets 163 KiB. Shared memory is 12.5 times as fast as HBM2."
     )
     assert "HBM2 is 163,840 squares" in figure.describe(figure.State(88))
     assert "GDDR6X" in figure.describe(figure.State(card="RTX 4090"))
