@@ -305,7 +305,7 @@ two_level = Exercise(
         Mistake("never emptied the accumulator.", "Start each part from zeros, and add parts outside.",
                 "total + TensorCore()(np.zeros_like(total), P[:, keys], V[keys])",
                 "TensorCore()(total, P[:, keys], V[keys])"),
-        Mistake("counted earlier parts twice.", "The accumulator starts each part from zeros.",
+        Mistake("counted earlier parts more than once.", "The accumulator starts each part from zeros.",
                 "TensorCore()(np.zeros_like(total),", "TensorCore()(total,"),
         Mistake("left out the last part.", "It may have fewer keys.",
                 "range(0, P.shape[1], flush)", "range(0, P.shape[1] - flush + 1, flush)"),

@@ -91,7 +91,7 @@ fix_4 = Exercise(
                 "tl.minimum(tl.cdiv(begin, Bc) * Bc, tl.maximum(end, 0))", "0"),
         Mistake("left out tiles that all rows see.", "The loop starts at the first tile after begin. end only bounds "
                 "it.", "tl.minimum(tl.cdiv", "tl.maximum(tl.cdiv"),
-        Mistake("rounded whole up.", "Not all rows see the last keys of that tile: positive ends were right.",
+        Mistake("rounded whole up.", "Not all rows see the last keys of that tile. Bound a negative `end` by 0.",
                 "tl.maximum(end, 0))\n    last = whole // Bc", "end)\n    last = tl.cdiv(whole, Bc)"),
     ),
     hints=(
