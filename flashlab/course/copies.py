@@ -48,7 +48,7 @@ def take(name: str, notebooks: Path = NOTEBOOKS) -> str:
     """Write the newest version of a lesson with the learner's cells; return a sentence on it.
 
     name: such as "06_tiling" or "06". The old copy stays beside the new one. Raises ValueError for an unknown
-    lesson and for a file that is no notebook, OSError if a file cannot be written.
+    lesson, a lesson without a copy and a file that is no notebook, OSError if a file cannot be written.
     """
     lessons = {path.stem: path for path in sorted(notebooks.glob("*.ipynb"))}
     found = [stem for stem in lessons if name in (stem, f"{stem}.ipynb", stem.partition("_")[0])]

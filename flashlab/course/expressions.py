@@ -24,7 +24,7 @@ WITHOUT_BRACKETS = re.compile(rf"\b({'|'.join(FUNCTIONS)})\s+(\w[\w.]*)")  # ln 
 
 
 def number(text: str, unit: str = "") -> float:
-    """Return the number in a text, converted to ``unit`` if it has one: from "0.5 MiB" 512 for "KiB".
+    """Return the number in a text, converted to ``unit`` if the text has a unit: 512 from "0.5 MiB" for "KiB".
 
     Raises an exception if the text is no number."""
     tree, sizes = _tree(text), {name.casefold(): size for name, size in BYTES.items()}

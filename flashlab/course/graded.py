@@ -16,7 +16,7 @@ class Graded(NamedTuple):
 GRADED = (
     Graded("safe_softmax.rows", "a softmax that cannot overflow",
            "Subtract 5 from each score instead of the row's maximum: what changes?",
-           "No weight, since e⁵ cancels. But a score of 94 overflows in float32, and its row becomes NaN.",
+           "No weight, since e⁵ cancels. But a score of 94 overflows in float32, and its weight becomes NaN.",
            "All weights become smaller."),
     Graded("online_softmax.update", "a block of keys joins the state (m, ℓ, O)",
            "A block raises the maximum from 1 to 3. What becomes of the old O?",

@@ -106,7 +106,8 @@ def _is_check(statement):
 
 
 def _aligned(bodies):
-    """Return rows of one statement or "" per body; a statement is in the row of the first body's same ``_target``."""
+    """Yield rows, each with a statement or "" per body. A statement is in the row in which the first body has the same
+    ``_target``, if it has one."""
     first, *others = bodies
     rows = [first]  # per body and statement of the first: the statement in its row
     before = [[[] for _ in range(len(first) + 1)]]  # per body and statement of the first: the statements before it

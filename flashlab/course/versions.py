@@ -230,8 +230,8 @@ VERSIONS = (
         Limit("needs compute capability 8.0", below(8, 0), TORCH),
         Limit("float16 and bfloat16 only", other_dtype(*HALVES), TORCH),
         Limit("no heads wider than 256", wide(256), TORCH),
-        Limit("none wider than 128 but on compute capability 9.0, as measured with torch 2.11 (torch 001f694a asks for "
-              "cuDNN above 9.22 there), or 192 columns with values of 128 on 10.0", too_wide_for_cudnn, TORCH),
+        Limit("no heads wider than 128, except on compute capability 9.0, as measured with torch 2.11 (torch 001f694a "
+              "asks for cuDNN above 9.22 there), and d = 192 with values of 128 on 10.0", too_wide_for_cudnn, TORCH),
         Limit("d must be a multiple of 8", lambda call: call.d % 8 > 0, TORCH),
         Limit("no single key", lambda call: call.Nk == 1, TORCH),
         NO_SCORE,

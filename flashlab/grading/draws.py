@@ -1,4 +1,4 @@
-"""Random inputs of exercises, from all that their statements allow: the same for all learners, small ones first.
+"""Random inputs from all that the text of an exercise allows: the same for all learners, small ones first.
 
 An exercise has a function ``draw(rng, size)`` that returns inputs with lengths up to ``size``. This file builds
 cases from it, and has draws that several exercises share.

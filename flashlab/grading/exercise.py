@@ -45,7 +45,7 @@ class Broken(NamedTuple):
 
     on: str  # the law's own inputs in words; "" if it is broken on a case
     message: str  # the sentence
-    if_right: bool = False  # whether the sentence holds only if all results are right; without ``on`` it always does
+    if_right: bool = False  # whether the sentence holds only if all results are right, as every sentence without ``on``
 
 
 @dataclass(frozen=True)

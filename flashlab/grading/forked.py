@@ -7,7 +7,8 @@ Processes that the notebook started before continue. The notebook receives the v
 
 Where forking is not safe (macOS, Windows, a GPU in use), the work runs ``in_place``.
 
-Patience counts seconds of computing, not of waiting: on a busy machine the work gets as many of them.
+Patience counts the seconds that the process computes, not those that it waits: on a busy machine the work gets as many
+of them as on an idle one. ``in_place`` counts seconds by the clock on the wall.
 """
 
 import builtins
@@ -40,7 +41,8 @@ def run(work: Callable[[], Iterator], patience: float, on_wait: Callable[[int], 
     """Run ``work()`` until it ends or has computed for ``patience`` seconds, and return the values that it yielded.
 
     ``records`` must be able to send the values. ``on_wait(n)`` is called every now and then with the number of values
-    so far. An exception ends the work; ``Run.end`` names it. KeyboardInterrupt ends the work and is raised.
+    so far. An exception ends the work: ``Run.end`` names it if the work runs in place, otherwise the last output does.
+    KeyboardInterrupt ends the work and is raised.
     """
     with _interrupts_noted() as interrupted, ONE_AT_A_TIME:
         return (_forked if forks() else in_place.run)(work, patience, on_wait, interrupted)

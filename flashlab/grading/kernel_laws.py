@@ -118,8 +118,8 @@ def no_small_number_added(launch: Callable, *zeros: object) -> Callable[[Callabl
 
 
 WRAPS = (
-    "the offsets wrap around: a tensor may have more than 2³¹ elements, which 32 bits cannot count. Widen before the "
-    "product: tl.program_id(0).to(tl.int64)."
+    "the offsets wrap around: a tensor may have more than 2³¹ elements, and the largest integer of 32 bits is 2³¹ − 1. "
+    "Widen before the product: tl.program_id(0).to(tl.int64)."
 )
 ROUNDED = "large offsets are not exact: they were computed as floats, and must be integers."
 

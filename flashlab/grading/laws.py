@@ -14,8 +14,8 @@ HIDDEN = (
 )
 
 ADDED = (
-    "the result is off by very little, as if a small number was added to the denominator or under the logarithm: "
-    "float32 may hide that, but the result is no longer exact. Guard the one case in which the sum is 0."
+    "a small number was added to the denominator or under the logarithm, it seems. float32 may hide its effect, but in "
+    "exact arithmetic the result is off. Guard the one case in which the sum is 0 instead."
 )
 
 

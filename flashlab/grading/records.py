@@ -54,7 +54,7 @@ class Run:
     # "" if it finished, "patience" if that ended first, "memory" if the machine ran out of it, "killed" if SIGKILL came
     # from an unknown sender, or in words how its process ended
     end: str | None = None
-    seconds: float = 0.0  # of computing
+    seconds: float = 0.0  # of computing; ``in_place``, by the clock on the wall
     waited: float = 0.0  # seconds by the clock on the wall
 
 

@@ -246,7 +246,7 @@ quiz_programs = Question(
     ),
     wrong=(
         (32, "That is one head of one text."),
-        (256, "That is one text, or those are the key/value heads. Each query head has programs of its own."),
+        (256, "That is one text. There are two, and each has programs of its own."),
         (128, "Key/value heads are shared, but each of the 8 query heads has its own output."),
         (64, "That is one head of each text."),
     ),

@@ -15,7 +15,7 @@ from flashlab.reference.safe_softmax import lse as logsumexp
 exponentials = Question(
     answer=1024,
     unit="cycles",
-    because="128 × 128 exponentials, 16 per cycle: half as long as the products, on a unit of its own.",
+    because="128 × 128 exponentials, 16 per cycle: half as long as the products, on a unit of their own.",
     hints=(
         "How many entries does a block of scores have, and how many exponentials does each take?",
         "128 × 128 entries, one exponential each. 16 are done in a cycle.",

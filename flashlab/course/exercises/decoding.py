@@ -107,7 +107,7 @@ merge = Exercise(
                 "weights @ O_s / l", "O_s.mean(0)"),
         Mistake("did not divide the outputs by the sum of the weights.", "The shares of all parts sum to 1.",
                 "weights @ O_s / l", "weights @ O_s"),
-        Mistake("did not subtract the maximum.", "e²⁰⁰ overflows, and e⁻²⁰⁰ is 0: subtract it first.",
+        Mistake("did not subtract the maximum that lse adds.", "Subtract it first: otherwise e²⁰⁰ overflows, too.",
                 "lse_s - m_safe", "lse_s"),
         Mistake("subtracted −∞ from −∞, which gives NaN.", "Where no part saw a key, subtract 0.",
                 "0 if m == -np.inf else m", "m"),
@@ -293,7 +293,7 @@ combine_kernel = Exercise(
     mistakes=(
         Mistake("gave weights to parts past the last.", "Load their lse with other=-float('inf').",
                 'mask=s < S, other=-float("inf")', "mask=s < S, other=0.0"),
-        Mistake("did not subtract the maximum.", "e²⁰⁰ overflows, and e⁻²⁰⁰ is 0: subtract it first.",
+        Mistake("did not subtract the maximum that lse adds.", "Subtract it first: otherwise e²⁰⁰ overflows, too.",
                 "lse_i - m_safe", "lse_i"),
         Mistake("subtracted −∞ from −∞, which gives NaN.", "Where no part saw a key, subtract 0.",
                 'm_safe = tl.where(m == -float("inf"), 0.0, m)', "m_safe = m"),

@@ -68,7 +68,7 @@ crossing = Question(
     wrong=(
         (221.7, "That is d² = M, which the exponents alone would say. The constants are 12 and 4."),
         (222, "That is d² = M, which the exponents alone would say. The constants are 12 and 4."),
-        (64, "There the fused way still moves four times fewer."),
+        (64, "There the fused way still moves a quarter as many."),
         (256, "There standard attention has long been moving less."),
         (16384, "That is d²."),
     ),

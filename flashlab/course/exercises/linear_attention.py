@@ -1,4 +1,4 @@
-"""The exercises on linear attention: states that merge, a chunk, one with decay, and where it takes fewer FLOPs."""
+"""The exercises on linear attention: states that merge, a chunk without and with decay, and the N that saves FLOPs."""
 
 import numpy as np
 
@@ -106,7 +106,7 @@ chunk = Exercise(
 
 
 def _draw_decayed(rng, size):
-    """Draw a chunk and a decay. That of a long chunk is so strong that its last powers vanish even in float64."""
+    """Draw a chunk and a decay. The decay of a long chunk is so strong that its last powers vanish even in float64."""
     chunk = _draw_chunk(rng, size)
     strong = 10 ** (-400 / len(chunk[1]))
     decay = strong if size == draws.LONG else rng.choice([1, 0.1, rng.random(), 1 - 0.1 * rng.random()])

@@ -92,7 +92,7 @@ zigzag = Exercise(
     ),
     draw=_draw_zigzag,
     mistakes=(
-        Mistake("returned one stretch per rank: the contiguous placement.", "The second stretch is at the right end.",
+        Mistake("returned one stretch per rank: the contiguous placement.", "Count the second from the right end.",
                 "rank * n, (2 * P - 1 - rank) * n", "2 * rank * n, (2 * rank + 1) * n"),
         Mistake("counted both stretches from the left.", "Count the second one from the right.",
                 "(2 * P - 1 - rank) * n", "(P + rank) * n"),

@@ -213,8 +213,8 @@ softcap = Exercise(
     draw=_draw_softcap,
     laws=(no_nan_replaced,),
     mistakes=(
-        Mistake("gave hidden scores −cap, which has a weight. The cap turns −∞ into −cap, too.",
-                "Mask the capped scores, with −∞.",
+        Mistake("gave hidden scores −cap, which has a weight: the cap turns −∞ into −cap.",
+                "Set hidden scores to −∞ after the cap.",
                 "np.where(seen, cap * np.tanh(S_ij / cap), -np.inf)",
                 "cap * np.tanh(np.where(seen, S_ij, -np.inf) / cap)"),
         Mistake("did not stretch the scores back.", "Multiply tanh by the cap.", "cap * np.tanh", "np.tanh"),

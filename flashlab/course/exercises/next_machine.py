@@ -50,7 +50,7 @@ cycles = Exercise(
         "How many FLOPs have the two products? Which tiles are read from shared memory? How many exponentials are "
         "there?",
         "4 Br Bc d FLOPs. Of S = QKᵀ both sides are read from shared memory, of PV only V. Each 128 rows of queries "
-        "read K and V once more.",
+        "read K and V once.",
         "4 * Br * Bc * d / 8192, 2 * (Br * d + Br // 128 * 2 * Bc * d) / 128, Br * Bc / 16",
     ),
     mistakes=(

@@ -6,7 +6,7 @@ from flashlab.reference import roads_not_taken
 
 rows = Question(
     answer=15,
-    because="A query reads all keys and values, 2·N·d numbers, where its row of the matrix was 4·N: about d/2 times.",
+    because="A query reads all keys and values, 2·N·d numbers, where its row of the matrix was 4·N: d/2 times as many.",
     hints=(
         "Count numbers moved for one query only, on both roads.",
         "Standard attention writes and reads the query's row of S, then of P: 4·N numbers. What does it read now?",

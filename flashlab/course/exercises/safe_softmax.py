@@ -52,7 +52,7 @@ def _of_one_row(softmax, x):
     return softmax(x[None])[0]
 
 
-ONES = 2941  # float16 has 2,940 and 2,942, not this sum; weight and lse in float16 still differ
+ONES = 2941  # float16 has 2,940 and 2,942, not this sum; weight and lse tell 2,940 from it even in float16
 NARROW = (
     f"the sum was kept in float16. There, {ONES:,} ones add up to 2,940, or to 2,048 if they are added one by one, and "
     "65,520 ones to ∞: sum in float32."
@@ -89,12 +89,13 @@ row = Exercise(
         _sums_in_float32(lambda softmax, x: 1 / np.float64(softmax(x)[0])),
     ),
     mistakes=(
-        Mistake("did not subtract the maximum.", "exp overflows above 88.72, and underflows below about −104.",
-                "x - x.max()", "x"),
+        Mistake("did not subtract the maximum.",
+                "In float32, exp overflows above 88.72, and underflows below about −104.", "x - x.max()", "x"),
         Mistake("did not divide the exponentials by their sum.", "The weights of a row add up to 1.", "e / l", "e"),
         Mistake("subtracted the maximum in the numerator only.", "Subtract it in the denominator, too.",
                 "e / l", "e / np.exp(x).sum()"),
-        Mistake("subtracted the largest magnitude.", "Where all scores are negative, it is far from all of them.",
+        Mistake("subtracted the largest absolute value.",
+                "Where a negative score has it, it is far above all scores: subtract the largest score.",
                 "x.max()", "np.abs(x).max()"),
         Mistake("only moved the limits: in float64, exp overflows above 709 and underflows below −745.",
                 "Subtract the maximum.",
@@ -132,7 +133,8 @@ lse = Exercise(
     mistakes=(
         Mistake("did not add the maximum back.", "The sum is relative to it: lse is m + log l.",
                 "m_safe + np.log", "np.log"),
-        Mistake("did not subtract the maximum.", "exp overflows.", GUARD, "np.zeros_like(m)"),
+        Mistake("did not subtract the maximum.", "Without it exp overflows, or is 0 in a whole row.",
+                GUARD, "np.zeros_like(m)"),
         Mistake("subtracted one maximum from all rows.", "Each row needs its own.",
                 "x.max(-1, initial=-np.inf)", "np.full(x.shape[:-1], x.max())"),
         Mistake("took the logarithm to base 2.", "lse is a natural logarithm.", "np.log(", "np.log2("),
@@ -167,7 +169,8 @@ rows = Exercise(
         _sums_in_float32(lambda softmax, x: 1 / np.float64(_of_one_row(softmax, x)[0])),
     ),
     mistakes=(
-        Mistake("did not subtract the maximum.", "exp overflows.", f"x - {GUARD}", "x"),
+        Mistake("did not subtract the maximum.", "Without it exp overflows, or is 0 in a whole row.",
+                f"x - {GUARD}", "x"),
         Mistake("subtracted one maximum from all rows, and a row far below it underflows.", "Each row needs its own.",
                 "x.max(-1, keepdims=True, initial=-np.inf)", "np.full((*x.shape[:-1], 1), x.max())"),
         Mistake("divided column i, not row i, by the sum of row i.",

@@ -89,7 +89,7 @@ training = Question(
             "flashlab",
             "Forward it is ahead, but backward it loses more: that pass takes three times as long.",
         ),
-        ("FlashAttention-4", "It is, by half a per cent. Two rounds of one run differ by more."),
+        ("FlashAttention-4", "It is ahead, but by half a per cent. Two rounds of one run differ by more."),
     ),
 )
 

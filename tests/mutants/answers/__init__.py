@@ -3,7 +3,7 @@
 The right answers differ from the references on purpose, so that a mistake is recognised by what it does and not by how
 it is written. To add a wrong answer, add a line: what it is, what the check must say of it ("" for no name), and the
 edits. An answer stays only if no other answer to the exercise fails a smaller set of cases and laws: a check that
-rejects these also rejects the others.
+rejects the answers here also rejects those that were left out.
 """
 
 from collections.abc import Callable

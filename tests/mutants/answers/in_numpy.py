@@ -217,7 +217,7 @@ ANSWERS = [
         ("l clipped at 65504", "", "    total = ", "    l = np.minimum(l, 65504)\n    total = "),
         ("m below -1e37 empty", "", "    total = ", "    l = np.where(m < -1e37, 0, l)\n    total = "),
         ("m clipped above 1e37", "", "m + np.log(l)", "np.minimum(m, 1e37) + np.log(l)"),
-        ("lse where O is 0", "", "m + np.log(l)", "np.where((O == 0).all(1) & (l > 1), -np.inf, m + np.log(l))"),
+        ("lse -inf where O is 0", "", "m + np.log(l)", "np.where((O == 0).all(1) & (l > 1), -np.inf, m + np.log(l))"),
     ),
     *wrong("tiling.mask", mask,
         ("max(0, shift)", "fewer keys than queries: the first queries see nothing", "Nk - Nq", "max(0, Nk - Nq)"),

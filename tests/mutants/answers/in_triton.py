@@ -328,7 +328,7 @@ ANSWERS = [
     *wrong("triton_forward.bounds", bounds,
         ("rounded up at whole tiles", "", "(least // Bc) * Bc", "((least + 1) // Bc) * Bc"),
         ("least by the last key", "", "(least // Bc) * Bc, most", "(tl.minimum(least, Nk - 1) // Bc) * Bc, most"),
-        ("shift at least -10", "", "shift = Nk - Nq", "shift = tl.maximum(Nk - Nq, -12)"),
+        ("shift at least -12", "", "shift = Nk - Nq", "shift = tl.maximum(Nk - Nq, -12)"),
     ),
     *wrong("attention_in_a_model.step", step,
         ("the last token's values forgotten", "", "[past_V, V]", "[past_V, V * (Q.shape[2] < 3)]"),

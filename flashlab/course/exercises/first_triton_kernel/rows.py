@@ -114,7 +114,7 @@ softmax_row = Exercise(
     ),
     sways=True,
     mistakes=(
-        Mistake("did not subtract the maximum.", "e^1000 overflows: subtract it before the exponential.",
+        Mistake("did not subtract the maximum.", "e^1000 overflows, and e^−200 is 0: subtract it first.",
                 "tl.exp(S_i - m_safe)", "tl.exp(S_i)"),
         Mistake("read masked elements as 0, and they count in the sum.", "Load with other=-float('inf').",
                 'other=-float("inf")', "other=0.0"),

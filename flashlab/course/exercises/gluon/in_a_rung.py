@@ -30,7 +30,7 @@ class Attended(NamedTuple):
 def attend(rung: ModuleType, name: str, function, Q, K, V, causal, stages_of_V=2) -> Attended:
     """Run a rung on one head, with a learner's function in place of the rung's function ``name``.
 
-    stages_of_V: of its ring; that of K has two.
+    stages_of_V: the number of stages of the ring of V; the ring of K has two.
     """
     q, k, v = (torch.from_numpy(X)[None, None] for X in (Q, K, V))  # [1, 1, N, d]
     kernel = edited(rung.attention_forward, "make_ring(V, STAGES", f"make_ring(V, {stages_of_V}")
@@ -56,7 +56,7 @@ def before_exponentials(note: Callable[[], None]) -> Iterator[None]:
 
 
 def arrives_before_the_softmax(rung: ModuleType, name: str, barriers: str, message: str) -> Callable[..., str | None]:
-    """Build a law: no role arrives at a barrier whose name begins so after its last exponential."""
+    """Build a law: after its last exponential, no role arrives at a barrier whose name begins with ``barriers``."""
 
     def law(function, *args):
         late, arrive = {}, units.Barrier.arrive  # role: whether its last arrival came after its last exponential

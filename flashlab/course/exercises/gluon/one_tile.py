@@ -33,7 +33,7 @@ fetch = Exercise(
                 "(g // stages & 1) ^ 1", "g // stages & 1"),
         Mistake("did not wait for the stage.", "A consumer may still read it: wait at `empty` first.",
                 "    mbarrier.wait(ring.empty.index(g % stages), (g // stages & 1) ^ 1)\n", ""),
-        Mistake("announced no bytes.", "Without `expect`, the phase of `full` does not wait for the copy.",
+        Mistake("announced no bytes.", "`expect` is also the arrival at `full`: without it the phase never ends.",
                 "    mbarrier.expect(full, X.block_type.nbytes)\n", ""),
         Mistake("let the phase change with every step.", "It changes when the same stage comes up again.",
                 "(g // stages & 1) ^ 1", "(g & 1) ^ 1"),

@@ -85,13 +85,13 @@ fix_4 = Exercise(
         Mistake("bounded the other end.", "whole was rounded up to 0, so a bound changes nothing: the loop starts at a "
                 "negative `end`. Bound that one.",
                 "tl.maximum(end, 0))\n    last = whole", "end)\n    last = tl.maximum(whole, 0)"),
-        Mistake("rounded down where `whole` ends a tile.", "Positive quotients were right: a tile that ends at whole "
-                "is seen in full.", "whole // Bc", "(whole - Bc + 1) // Bc"),
+        Mistake("left out the last tile that all rows see.", "Where `whole` is positive, whole // Bc is rounded "
+                "down already.", "whole // Bc", "(whole - Bc + 1) // Bc"),
         Mistake("let the loop start at key 0.", "With a window the first tiles need the mask: keep begin.",
                 "tl.minimum(tl.cdiv(begin, Bc) * Bc, tl.maximum(end, 0))", "0"),
         Mistake("left out tiles that all rows see.", "The loop starts at the first tile after begin. end only bounds "
                 "it.", "tl.minimum(tl.cdiv", "tl.maximum(tl.cdiv"),
-        Mistake("rounded whole up.", "Not all rows see the last keys of that tile: positive ends were right.",
+        Mistake("rounded whole up.", "Not all rows see the last keys of that tile. Bound a negative `end` by 0.",
                 "tl.maximum(end, 0))\n    last = whole // Bc", "end)\n    last = tl.cdiv(whole, Bc)"),
     ),
     hints=(

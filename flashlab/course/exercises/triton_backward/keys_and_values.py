@@ -46,7 +46,7 @@ def loop_over_queries(
     add: tl.constexpr, Q, K, V, dO, lse, delta, dK, dV, Nq, Nk, scale,
     Br: tl.constexpr, Bc: tl.constexpr, d: tl.constexpr, causal: tl.constexpr,
 ):  # fmt: skip
-    """Compute rows j * Bc .. (j + 1) * Bc of dK and dV of one head: program j. ``add`` does it for one tile."""
+    """Compute rows j * Bc .. (j + 1) * Bc of dK and dV of one head: program j. ``add`` adds one tile of queries."""
     columns = tl.arange(0, d)[None, :]  # [1, d]
     keys = tl.program_id(0) * Bc + tl.arange(0, Bc)  # [Bc]
     at_keys, are_keys = keys[:, None] * d + columns, (keys < Nk)[:, None]  # [Bc, d], [Bc, 1]

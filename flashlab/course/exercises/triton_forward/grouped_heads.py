@@ -82,7 +82,7 @@ heads = Exercise(
         Mistake("counted rows.", "Each row has d elements: multiply by d.",
                 "Nq * d\n    first_key = (b * Hk + hk).to(tl.int64) * Nk * d",
                 "Nq\n    first_key = (b * Hk + hk).to(tl.int64) * Nk"),
-        Mistake("multiplied in 32 bits, which cannot count 2³¹ elements.",
+        Mistake("multiplied in 32 bits, whose largest integer is 2³¹ − 1.",
                 "Widen a factor with .to(tl.int64) before the first product that may be as large.",
                 "(b * H + h).to(tl.int64) * Nq * d\n    first_key = (b * Hk + hk).to(tl.int64) * Nk * d",
                 "(b * H + h) * Nq * d\n    first_key = (b * Hk + hk) * Nk * d"),

@@ -92,7 +92,7 @@ bounds = Exercise(
         "seen = tl.minimum((i + 1) * Br + Nk - Nq, Nk).",
     ),
     mistakes=(
-        Mistake("left out the key that a row's own position allows.",
+        Mistake("left out the last key that the first row sees.",
                 "Row i * Br sees key i * Br + Nk − Nq, too: one key more.", "i * Br + Nk - Nq + 1", "i * Br + Nk - Nq"),
         Mistake("took the last row for the first bound.", "Keys need no mask where the first row, too, sees them.",
                 "i * Br + Nk - Nq + 1", "(i + 1) * Br + Nk - Nq"),
