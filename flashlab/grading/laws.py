@@ -1,7 +1,7 @@
 """Laws that several exercises share: properties of an attempt that its results do not show."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -98,31 +98,3 @@ def nothing_clipped(weights: Callable) -> Callable[[Callable], Broken | None]:
 def _rounds(weights):
     """Return whether weights lose digits, as in float16, where e^−25 is rounded to 0, or are 0."""
     return not np.allclose(np.float64(weights(NEAR))[1:], np.exp(-13.0), 1e-4, 0)
-
-
-SIZES = {2.0**60: "2⁶⁰", 2.0**-60: "2⁻⁶⁰"}
-LARGE, SMALL = (2.0**60,), (2.0**-60,)
-SIZED = (
-    "right for numbers of ordinary size, and wrong for {} ones, to which the result is proportional: clip nothing, "
-    "and set nothing to 0 because it is small."
-)
-
-
-def proportional(results: Callable, what: str, sizes: Sequence[float] = tuple(SIZES)) -> Callable:
-    """Build a law with its own inputs: results are proportional to an input.
-
-    ``results(attempt, size)`` returns these results, as an array, for the input multiplied by ``size``. ``what`` is the
-    input in words. Faults for size 1, and results in float16, are left to the cases.
-    """
-
-    def law(attempt):
-        expected = np.asarray(results(attempt, 1.0))
-        left_to_cases = expected.dtype == np.float16 or not np.isfinite(expected).all()
-        for size in () if left_to_cases else sizes:
-            found = np.float64(results(attempt, size)) / size
-            if not np.allclose(found, expected, 1e-3, 1e-3 * np.abs(expected).max(initial=0)):
-                kind = "very large" if size > 1 else "very small"
-                return Broken(f"{what} multiplied by {SIZES[size]}", SIZED.format(kind), if_right=True)
-        return None
-
-    return law

@@ -19,6 +19,7 @@ module of every kernel. ``install`` repairs that, for all kernels of the process
   comparisons raise a TypeError. Unchanged, the interpreter takes any such block as True. Triton's compiler refuses
   ``if`` and chains, too. It still computes ``and``, ``or`` and ``not`` of blocks of booleans, but warns that ``and``
   and ``or`` are deprecated, so this interpreter asks for ``&``, ``|`` and ``~``.
+- A comparison gives booleans, also of scalars, and ``other`` of a load may be a block of the one element 0.
 - Inside ``count()`` every access is booked.
 
 The interpreter still does not show speed, the lower precision of TF32 products and of the fast exp2, nor races between
@@ -53,6 +54,7 @@ from flashlab.kernels.interpreter_memory import (
 )
 from flashlab.kernels.interpreter_numbers import (
     accumulator,
+    comparing,
     float8_dot,
     in_float32,
     narrow,
@@ -210,6 +212,7 @@ def install():
         return
     for name in ("binary_op", "unary_op", "ternary_op", "create_fma", "create_erf", "create_rsqrt", "create_dot"):
         _replace(Builder, name, in_float32)
+    _replace(Builder, "binary_op", comparing)
     _replace(Builder, "create_dot", float8_dot)
     builder = interpreter.interpreter_builder
     # Triton looks for overflow in each integer operation: a third of the run time, for reports in debug mode only.
@@ -264,7 +267,10 @@ def truth(data, frame):
 
 
 def _refuse_truth(patch):
-    """Refuse the truth value of a block, except in Triton's own code, which asks for it instead of `is not None`.
+    """Refuse the truth value of a block, except in Triton's own code.
+
+    Triton's load asks for that of ``other`` instead of `is not None`, so there it is True, as on a GPU. Unchanged, a
+    block of the one element 0 would be taken for a missing ``other``.
 
     An index is taken from the one element of an array: Triton 3.6 converts the array itself, which numpy 2.5 refuses.
     """
@@ -276,7 +282,7 @@ def _refuse_truth(patch):
         def checked(self):
             frame = sys._getframe(1)
             if frame.f_globals.get("__name__", "").startswith("triton."):
-                return unchanged(self)
+                return frame.f_code.co_name == "_load_legacy" or unchanged(self)
             return truth(self.handle.data, frame)
 
         scope.set_attr(tensor, "__bool__", checked)

@@ -103,6 +103,22 @@ def rounding_cast(towards_zero):
     return wrapper
 
 
+# comparisons
+
+
+def comparing(operation):
+    """Give the results of comparisons the type int1, in place of the operands' type.
+
+    Otherwise a scalar result that meets a block would become a block of integers, which chooses no elements.
+    """
+
+    def run(self, *args):
+        result = operation(self, *args)
+        return TensorHandle(result.data, tl.int1) if result.data.dtype == bool else result
+
+    return run
+
+
 # float8
 
 

@@ -2,10 +2,10 @@
 
 A placement lists the tokens of each rank as runs of positions: ``range`` objects, in the order of the rank's memory.
 
-contiguous  Rank r has the r-th of P stretches. Under a causal mask the last rank has the most work.
-zigzag      2 P stretches; rank r has the r-th from the left and the r-th from the right. Under a causal mask all ranks
-            have equal work if 2 P divides N.
-striped     Rank r has the tokens r, r + P, r + 2P, ... Under a causal mask all ranks have nearly equal work.
+- contiguous: rank r has the r-th of P stretches. Under a causal mask the last rank has the most work.
+- zigzag: of 2 P stretches, rank r has the r-th from the left and the r-th from the right. Under a causal mask all ranks
+  have equal work if 2 P divides N.
+- striped: rank r has the tokens r, r + P, r + 2P, ... Under a causal mask all ranks have nearly equal work.
 
 Source: zigzag, https://github.com/zhuzilin/ring-flash-attention; striped, arXiv 2311.09431.
 """

@@ -15,7 +15,7 @@ import triton.language as tl
 
 from flashlab.kernels import INTERPRETED, flash_attention, plan
 from flashlab.kernels.configurations import Choice, Configuration
-from flashlab.kernels.interpreter import Builder, count, tensor_core
+from flashlab.kernels.interpreter import Builder, count, masked_loads_read_nan, tensor_core
 from flashlab.machine.memory import Memory
 from flashlab.reference import eight_bits, masks
 from flashlab.reference.rules import Rules
@@ -400,6 +400,39 @@ def test_launch_leaves_no_names_in_the_kernels_module():
     before = {*globals(), "interpreter_semantic"}
     shifted[(3,)](x, y, 40, 0, 0, 16)
     assert set(globals()) <= before
+
+
+# masks
+
+
+@triton.jit
+def masked_by_a_scalar_too(x, y, N, most, B: tl.constexpr):
+    i = tl.arange(0, B)
+    inside = (i < N) & (tl.program_id(0) < most)
+    tl.store(y + i, tl.load(x + i, mask=inside, other=7.0), mask=i < 5)
+
+
+def test_a_scalar_in_a_mask_holds_for_every_element():
+    for most, expected, nbytes in ((0, [7.0] * 5, 0), (1, [1.0, 2.0, 3.0, 7.0, 7.0], 12)):
+        y = torch.zeros(5)
+        with count() as bill:
+            masked_by_a_scalar_too[(1,)](torch.arange(1.0, 6.0), y, 3, most, 16)
+        assert y.tolist() == expected and bill.loaded == nbytes
+    with pytest.raises(IndexError, match="load of 3 element"):
+        masked_by_a_scalar_too[(1,)](torch.zeros(5), torch.zeros(5), 8, 1, 16)
+
+
+@triton.jit
+def none_of_one(x, B: tl.constexpr):
+    i = tl.arange(0, B)
+    tl.store(x + i, tl.load(x + i, mask=i < 0, other=0.0))
+
+
+def test_other_may_be_a_block_of_the_one_element_0():
+    x = torch.ones(1)
+    with masked_loads_read_nan():
+        none_of_one[(1,)](x, 1)
+    assert x.item() == 0
 
 
 # bytes

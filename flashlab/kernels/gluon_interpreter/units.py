@@ -164,7 +164,7 @@ def store_wait(pendings):
 
 
 class Sums(Value):
-    """The sums of a product. They may be read only after a wait that covers the product."""
+    """The sums of a product that was issued. They can be read from the ``Result`` that a wait returns for them."""
 
     def __init__(self, a, b, begin, layout):
         self.a, self.b, self.begin, self.dtype, self._layout = a, b, begin, gl.float32, layout
@@ -177,19 +177,42 @@ class Sums(Value):
 
     @property
     def data(self):
+        self.check_complete()
+        raise TypeError(
+            f"{me().name} reads the sums of a product{place()} that no warpgroup_mma_wait has returned: name them in "
+            "its deps, and read what it returns"
+        )
+
+    def check_complete(self):
+        """Raise Race unless a wait has covered the product."""
         if self.sums is None:
             raise Race(f"{me().name} reads the sums of a product{place()} before a warpgroup_mma_wait has covered it")
-        return self.sums
 
     def finish(self):
         """Compute the sums, and record that the operands are read."""
         A, B = (x.read() if isinstance(x, View) else x.data for x in (self.a, self.b))
         self.sums = A.astype(np.float32) @ B.astype(np.float32)
         if self.begin is not None:
-            self.sums += self.begin.data
+            self.sums += self.begin.sums if isinstance(self.begin, Sums) else self.begin.data
         for number in self.reads:
             self.agent.record(number)
         self.a = self.b = self.begin = None
+
+
+class Result(Value):
+    """What a wait returns for the sums of a product: the tile, if the wait covers the product."""
+
+    def __init__(self, of):
+        self.of, self.dtype, self._layout = of, of.dtype, of._layout
+
+    @property
+    def shape(self):
+        return self.of.shape
+
+    @property
+    def data(self):
+        self.of.check_complete()
+        return self.of.sums
 
 
 def warpgroup_mma(a, b, acc, *, use_acc=True, precision=None, max_num_imprecise_acc=None, is_async=False):
@@ -206,4 +229,5 @@ def warpgroup_mma_wait(num_outstanding=0, deps=None):
     products = me().products
     while len(products) > num_outstanding:
         products.pop(0).finish()
-    return deps[0] if len(deps) == 1 else tuple(deps)
+    results = tuple(Result(x) if isinstance(x, Sums) else x for x in deps or ())
+    return results[0] if len(results) == 1 else results

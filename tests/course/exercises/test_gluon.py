@@ -6,6 +6,7 @@ import pytest
 from flashlab.course.check import check
 from flashlab.course.exercises import gluon as exercises
 from flashlab.course.registry import find
+from flashlab.grading.exercise import edited
 from flashlab.grading.verdict import first_failure
 from flashlab.kernels.gluon_interpreter import seeded
 from flashlab.kernels.hopper.rungs.one_consumer import Bc, arrived, hide, release, scores, update
@@ -94,9 +95,9 @@ def overlapped_that_waits_late(
     S_ij = warpgroup_mma_wait(1, deps=(S_ij,))
     pass_turn(turn, w)
     S_ij = hide(S_ij, row, j * Bc, Nq, Nk, causal)
+    release(rings.K, j)
     m_i, l_i, P_ij, alpha = weights(m_i, l_i, S_ij, factor, P_before.dtype, O_i.shape[1])
     sums = warpgroup_mma_wait(0, deps=(sums,))
-    release(rings.K, j)
     release(rings.V, j - 1)
     return m_i, l_i, sums * alpha[:, None], P_ij
 
@@ -264,6 +265,42 @@ WRONG = {  # attempt: its exercise, and words that its sentence must contain
     overlapped_that_keeps_the_turn: ("gluon.overlapped", "waits for its turn during your softmax"),
     overlapped_that_waits_for_both: ("gluon.overlapped", "nothing runs beside the softmax"),
 }
+
+
+TAKE, PASS = "    take_turn(turn, j, w)\n", "    pass_turn(turn, w)\n"
+GIVE_K, GIVE_V = "    release(rings.K, j)\n", "    release(rings.V, j - 1)\n"
+EDITS = {  # what: the attempt that is edited, words that the sentence must contain, and the edits
+    "expect, then wait": (fetch_that_counts_rounds, "before the stage is free", (
+        "    mbarrier.wait(empty, (turn + 1) % 2)\n    mbarrier.expect(full, X.block_type.nbytes)\n",
+        "    mbarrier.expect(full, X.block_type.nbytes)\n    mbarrier.wait(empty, (turn + 1) % 2)\n")),
+    "a wait for the tile": (fetch_that_counts_rounds, "waits for its own tile", (
+        "ring.tiles.index(stage))", "ring.tiles.index(stage))\n    mbarrier.wait(full, turn & 1)")),
+    "no turns": (overlapped_that_waits_late, "out of turn", (TAKE, ""), (PASS, "")),
+    "turn passed between the products": (overlapped_that_waits_late, "out of turn", (PASS, ""), (
+        "    V_before = arrived", PASS + "    V_before = arrived")),
+    "turn taken late": (overlapped_that_waits_late, "out of turn", (TAKE, ""), (PASS, TAKE + PASS)),
+    "stage of K kept": (overlapped_that_waits_late, "K is not free during the softmax", (GIVE_K, ""), (
+        GIVE_V, GIVE_V + GIVE_K)),
+    "stage of K of the step before": (overlapped_that_waits_late, "has not read since", (
+        "release(rings.K, j)", "release(rings.K, j - 1)")),
+    "stage of V of this step": (overlapped_that_waits_late, "has not read since", (
+        "release(rings.V, j - 1)", "release(rings.V, j)")),
+    "result of a wait dropped": (overlapped_that_waits_late, "that no warpgroup_mma_wait has returned", (
+        "    sums = warpgroup_mma_wait(0", "    warpgroup_mma_wait(0")),
+    "a wait for the other sums": (overlapped_that_waits_late, "that no warpgroup_mma_wait has returned", (
+        "    S_ij = warpgroup_mma_wait(1, deps=(S_ij,))", "    sums = warpgroup_mma_wait(1, deps=(sums,))")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", EDITS)
+def test_a_wrong_edit_is_rejected_for_what_it_does(what, capsys):
+    attempt, words, *edits = EDITS[what]
+    name = next(name for name, rights in RIGHT.items() if attempt in rights)
+    for old, new in edits:
+        attempt = edited(attempt, old, new)
+    check(name, attempt)
+    message = capsys.readouterr().out
+    assert f"✗ {name}" in message and words in message
 
 
 @pytest.mark.parametrize("attempt", WRONG, ids=lambda attempt: attempt.fn.__name__)

@@ -1,5 +1,6 @@
 """Run a rung in the interpreter, with a learner's function in place of one of its own; and the cases for that."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -12,12 +13,17 @@ import torch
 from flashlab.grading.exercise import Case, edited
 from flashlab.grading.kernel_laws import attempted
 from flashlab.kernels.gluon_interpreter import language, units
-from flashlab.kernels.gluon_interpreter.scheduler import me
+from flashlab.kernels.gluon_interpreter.memory import View
+from flashlab.kernels.gluon_interpreter.scheduler import READ, me
 from flashlab.kernels.launch import launch
 from flashlab.reference import masks
 from flashlab.reference.attention import attention
 
 d = 64
+NOT_READ = (
+    "the numbers are right, but a role gives back a stage whose tile it has not read since it last gave it back: "
+    "release the stage of the tile that the finished product has read."
+)
 
 
 class Attended(NamedTuple):
@@ -70,6 +76,45 @@ def arrives_before_the_softmax(rung: ModuleType, name: str, barriers: str, messa
         with patch, before_exponentials(lambda: late.update({me().name: False})):
             attend(rung, name, function, *args)
         return message if any(late.values()) else None
+
+    return law
+
+
+class Access(NamedTuple):
+    """An access of a role to shared memory."""
+
+    kind: str  # READ, or another kind of the scheduler's
+    does: str  # "waits at", "arrives at", …
+    place: str  # "K.tiles[1]", "V.empty[0]", "turn[1]", …
+
+
+def accesses(rung: ModuleType, name: str, function, *args) -> dict[str, list[Access]]:
+    """Run a rung as ``attend`` does, and return what each of its roles did in shared memory, in order."""
+    found, access = defaultdict(list), View.access
+
+    def note_and_access(view, kind, does, engine=""):
+        found[me().name].append(Access(kind, does, str(view)))
+        return access(view, kind, does, engine)
+
+    with mock.patch.object(View, "access", note_and_access):
+        attend(rung, name, function, *args)
+    return found
+
+
+def gives_back_what_it_read(rung: ModuleType, name: str) -> Callable[..., str | None]:
+    """Build a law: each time that a role gives a stage back, it has read the tile of that stage since the last time."""
+
+    def law(function, *args):
+        for done in accesses(rung, name, function, *args).values():
+            read = set()
+            for it in done:
+                if it.kind == READ and ".tiles" in it.place:
+                    read.add(it.place.replace("tiles", "empty"))
+                elif it.does == "arrives at" and ".empty" in it.place:
+                    if it.place not in read:
+                        return NOT_READ
+                    read.remove(it.place)
+        return None
 
     return law
 

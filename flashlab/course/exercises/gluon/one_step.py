@@ -2,7 +2,14 @@
 
 from functools import partial
 
-from flashlab.course.exercises.gluon.in_a_rung import arrives_before_the_softmax, attend, case, draw, exact
+from flashlab.course.exercises.gluon.in_a_rung import (
+    arrives_before_the_softmax,
+    attend,
+    case,
+    draw,
+    exact,
+    gives_back_what_it_read,
+)
 from flashlab.grading.exercise import Exercise, Mistake
 from flashlab.kernels.hopper.rungs import one_consumer
 
@@ -24,7 +31,10 @@ step = Exercise(
     ),
     draw=draw,
     draws=6,
-    laws=(arrives_before_the_softmax(one_consumer, "step", "K.empty", KEPT),),
+    laws=(
+        arrives_before_the_softmax(one_consumer, "step", "K.empty", KEPT),
+        gives_back_what_it_read(one_consumer, "step"),
+    ),
     sways=True,
     level=2,
     minutes=15,

@@ -1,10 +1,41 @@
 """The producer asks for one tile: ``fetch`` of the first rung."""
 
+import re
+from collections import defaultdict
 from functools import partial
 
-from flashlab.course.exercises.gluon.in_a_rung import attend, case, draw, exact
+from flashlab.course.exercises.gluon.in_a_rung import accesses, attend, case, draw, exact
 from flashlab.grading.exercise import Exercise, Mistake
 from flashlab.kernels.hopper.rungs import one_consumer
+
+NOT_FREE = (
+    "the numbers are right, but something comes before the stage is free: wait at `empty` first, then announce the "
+    "bytes and ask for the copy."
+)
+WAITS = (
+    "the numbers are right, but the producer waits for its own tile, and nothing is on its way while the consumer "
+    "computes: ask for the tile, and do not wait at `full`."
+)
+EVENTS = {
+    ("empty", "waits at"): "w",  # until the stage is free
+    ("full", "arrives at"): "e",  # ``expect``
+    ("full", "has the copy engine arrive at"): "c",
+    ("full", "waits at"): "f",
+}
+
+
+def _in_order(function, *args):
+    """Law: for each tile, the producer waits until its stage is free, announces the bytes and asks for the copy."""
+    stages = defaultdict(str)  # of each stage: ``EVENTS`` in order
+    for role, done in accesses(one_consumer, "fetch", function, *args).items():
+        for it in done if role.startswith("produce") else ():
+            of, stage = it.place.split("[", 1)  # such as "K.full" and "1]"
+            ring, part = of.split(".")
+            stages[role, ring, stage] += EVENTS.get((part, it.does), "")
+    if any("f" in events for events in stages.values()):
+        return WAITS
+    return None if all(re.fullmatch("(w*(ec|ce))*", events) for events in stages.values()) else NOT_FREE
+
 
 fetch = Exercise(
     reference=one_consumer.fetch,
@@ -18,6 +49,7 @@ fetch = Exercise(
     ),
     draw=draw,
     draws=6,
+    laws=(_in_order,),
     sways=True,
     level=2,
     minutes=12,

@@ -1,23 +1,50 @@
 """A step whose softmax runs beside a product: ``step`` of the second rung."""
 
+import re
 from functools import partial
 
 from flashlab.course.exercises.gluon.in_a_rung import (
+    accesses,
     arrives_before_the_softmax,
     attend,
     before_exponentials,
     case,
     draw,
     exact,
+    gives_back_what_it_read,
 )
 from flashlab.grading.exercise import Exercise, Mistake
-from flashlab.kernels.gluon_interpreter.scheduler import me
+from flashlab.kernels.gluon_interpreter.scheduler import READ, me
 from flashlab.kernels.hopper.rungs import two_consumers
 
 TURN_KEPT = (
     "the numbers are right, but the other consumer waits for its turn during your softmax, and the tensor cores wait "
     "with it: pass the turn when both products are issued."
 )
+KEPT = (
+    "the numbers are right, but the stage of K is not free during the softmax, although nobody reads it: release it "
+    "once the wait for the scores is over, so that the next keys can arrive."
+)
+OUT_OF_TURN = (
+    "the numbers are right, but a product is issued out of turn: take the turn before both products, and pass it after "
+    "both."
+)
+
+
+def _in_turn(function, *args):
+    """Law: a consumer issues its products between taking the turn and passing it, except for the last product."""
+    for done in accesses(two_consumers, "step", function, *args).values():
+        events = "".join(_event(it) for it in done)
+        if events and not re.fullmatch("(tm+p)*", "".join(events.rsplit("m", 1))):
+            return OUT_OF_TURN
+    return None
+
+
+def _event(access):
+    """Return "t" for taking the turn, "p" for passing it, "m" for a product, which reads a tile of K or V, else ""."""
+    if access.place.startswith("turn"):
+        return "t" if access.does == "waits at" else "p" if access.does == "arrives at" else ""
+    return "m" if access.kind == READ and access.place.startswith(("K.tiles", "V.tiles")) else ""
 
 
 def _beside(function, Q, K, V, causal, stages_of_V):
@@ -48,7 +75,13 @@ overlapped = Exercise(
     ),
     draw=draw,
     draws=6,
-    laws=(_beside, arrives_before_the_softmax(two_consumers, "step", "turn", TURN_KEPT)),
+    laws=(
+        _in_turn,
+        _beside,
+        arrives_before_the_softmax(two_consumers, "step", "turn", TURN_KEPT),
+        arrives_before_the_softmax(two_consumers, "step", "K.empty", KEPT),
+        gives_back_what_it_read(two_consumers, "step"),
+    ),
     sways=True,
     level=3,
     minutes=20,
