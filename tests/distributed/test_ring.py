@@ -9,7 +9,7 @@ import torch
 
 from flashlab.distributed import plan
 from flashlab.distributed.compute import State, merge
-from flashlab.machine.ranks import PLACEMENTS, length, placement_of
+from flashlab.machine.ranks import PLACEMENTS, placement_of
 from flashlab.reference import masks
 from flashlab.reference import ring as reference
 from flashlab.reference.online_softmax import State as ReferenceState
@@ -229,10 +229,9 @@ def test_rows_without_keys_have_no_output():
 
 
 @pytest.mark.parametrize("name", ["contiguous", "zigzag", "striped"])
-def test_positions_are_those_of_the_placement(name):
-    placement = placement_of(name, 29, 3)
-    assert sorted(itertools.chain(*itertools.chain(*placement))) == list(range(29))
-    assert sum(map(length, placement)) == 29
+def test_positions_are_those_of_the_placement(team, name):
+    for runs, positions in zip(placement_of(name, 29, 4), team.run(work.positions_of, name, 29), strict=True):
+        assert positions == [*itertools.chain(*runs)]
 
 
 @pytest.mark.parametrize("hops", [1, 2, -1, -3])

@@ -158,7 +158,7 @@ def test_causal_is_a_window_without_a_left_end():
     (lambda: causal() | None, TypeError, "got None"),
     (lambda: And(causal(), None), TypeError, "got None"),
     (lambda: Or(1, causal()), TypeError, "got 1"),
-    (lambda: documents([0, 1]) and causal(), TypeError, "truth value.*&.*|"),
+    (lambda: documents([0, 1]) and causal(), TypeError, r"truth value.*&.*\|"),
     (lambda: not causal(), TypeError, "truth value"),
     (lambda: (causal() | sinks(2)) or full(), TypeError, "truth value"),
     (lambda: window(True), ValueError, "got True, 0"),
