@@ -1,4 +1,4 @@
-"""Random calls of all that ``flashlab.kernels`` offers: ``draw`` makes the call of a number, ``hold`` checks it.
+"""Random calls of all that ``flashlab.kernels`` offers: ``draw`` makes the call with a number, ``hold`` checks it.
 
 Only legal combinations are drawn: dropout and packed texts without the kernels of decoding; compiled calls and float8
 with a window at most, and float8 without gradients; prefixes of ``decode_shared`` with the causal mask alone; scales of
@@ -553,7 +553,8 @@ def decoding(drawn):
 def cached(drawn, read, seen, eight=None, latent=False, page=None):
     """Return a cache, and K and V in float64.
 
-    The cache has NaN where ``seen`` [B, N] is False, and its table absurd entries for pages where ``read`` [B, N] is.
+    The cache has NaN where ``seen`` [B, N] is False. Its table has absurd entries for the pages in which ``read``
+    [B, N] is False everywhere.
     """
     B, N = read.shape
     pages = N // page if page else 0

@@ -45,7 +45,7 @@ def results(function, tensors, **options):
 
 
 def assert_same_bits(ours, others, kernel, dQ=1):
-    """Assert equal bits; for Hopper's dQ, at place ``dQ``, which is added up in any order, up to two roundings."""
+    """Assert equal bits. Hopper's dQ, at index ``dQ``, is added up in any order: it may differ by two roundings."""
     for place, (x, y) in enumerate(zip(ours, others, strict=True)):
         if kernel == "hopper" and place == dQ:
             eps = torch.finfo(x.dtype).eps

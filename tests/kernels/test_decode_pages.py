@@ -189,7 +189,7 @@ def test_numbers_that_eight_bits_cannot_hold_are_refused(dtype):
     assert cache.pool.texts[text].length == 0
 
 
-def test_a_cache_is_never_part_of_a_graph():
+def test_a_cache_is_never_part_of_an_autograd_graph():
     """A model that decodes has parameters: under no_grad and inference_mode its keys go into the cache as they are."""
     cache, layer = PagedCache(3, 4, 1, 4, dtype=torch.float32), torch.nn.Linear(4, 4, device=DEVICE)
     text, x = cache.add(), torch.ones(1, 1, 3, 4, device=DEVICE)

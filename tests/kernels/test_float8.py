@@ -44,7 +44,7 @@ def attend(eight, **options):
 
 
 def holds(O, ours, exact):
-    """Return whether the error of O is at most 1.1 times that of ``ours``, by exact arithmetic. NaN: False."""
+    """Return whether O is at most 1.1 times as far from ``exact`` as ``ours``, the reference's O. NaN: False."""
     return error(O, exact) <= 1.1 * error(ours, exact)
 
 

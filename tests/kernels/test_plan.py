@@ -41,7 +41,7 @@ def results(q, k, v, **options):
 
 
 def assert_equal(ours, others, kernel, dQ=1):
-    """Assert equal bits; for the Hopper kernels' dQ, which is added up in any order, equality up to two roundings."""
+    """Assert equal bits. Hopper's dQ, at index ``dQ``, is added up in any order: it may differ by two roundings."""
     for place, (x, y) in enumerate(zip(ours, others, strict=True)):
         if kernel != "portable" and place == dQ and y.numel():
             eps = torch.finfo(x.dtype).eps

@@ -83,7 +83,7 @@ def test_blocks_are_those_that_some_row_sees(Br, Bc, causal):
 
 
 class Operators(TorchDispatchMode):
-    """Record what its thread calls, as a CUDA graph of ``torch.compile`` owns the memory that its thread allocates."""
+    """Record the operators that this thread calls: a CUDA graph of ``torch.compile`` owns what its thread allocates."""
 
     def __init__(self):
         super().__init__()
