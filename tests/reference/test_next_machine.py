@@ -37,7 +37,7 @@ def test_cycles_of_half_a_product_are_refused():
 
 
 def alternations(c):
-    """Return how many runs of one sign the relative error of a polynomial has that reach nearly its largest size."""
+    """Return in how many runs of one sign the relative error of a polynomial reaches 97 % of its largest size."""
     x = np.linspace(0, 1, 100_001)[1:]
     error = np.polynomial.polynomial.polyval(x, c.astype(np.float64)) / 2**x - 1
     runs = np.split(error, np.flatnonzero(np.diff(np.sign(error))) + 1)

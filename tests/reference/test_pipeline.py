@@ -21,7 +21,7 @@ DESIGNS = [
         (1, 2, 3, 4), *[(True, False)] * 2, (1, 2), (True, False)
     )
 ]
-LOCKED = Design(consumers=1)
+LOCKED = Design(consumers=1)  # one of 128 rows: both warpgroups locked together
 
 
 @pytest.fixture(scope="module")
