@@ -25,8 +25,8 @@ BIOME := .venv/node_modules/.bin/biome
 CONSTRAINTS := constraints.txt
 INSTALL := $(BIN)/python tests/tools/install.py --constraint $(CONSTRAINTS)
 # Without a GPU and without what a learner has solved: the same tests and the same stored outputs everywhere. One thread
-# per worker: the arrays are small, and two workers share two cores. Bytecode is kept whatever the environment says:
-# two workers and a kernel per notebook import the same files.
+# per worker: the arrays are small, and the workers share the cores. Bytecode is kept whatever the environment says: the
+# workers, and a kernel per notebook, import the same files.
 PLAIN := CUDA_VISIBLE_DEVICES= FLASHLAB_PROGRESS=/dev/null OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 # No AMX, in lessons and tests: some virtual machines announce it and do not grant it, and torch's bfloat16 products on
 # the CPU then end the process.
