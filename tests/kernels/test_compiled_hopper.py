@@ -246,7 +246,7 @@ def test_two_passes_have_seven_products_and_keep_all_sums_in_registers(passes):
         assert "REDG" not in k["counts"], k
 
 
-def test_what_the_lesson_says_of_its_rungs(rungs):
+def test_rungs_are_what_the_lesson_says(rungs):
     assert {k["kernel"] for k in rungs} == set(RUNGS)
     for k in rungs:
         assert k["shared"] <= SHARED and k["registers"] <= 168 and not k["stack"] and not k["warnings"], k

@@ -455,7 +455,7 @@ def test_a_tangent_is_not_dropped(enabled):
             flash_attention(q, k, v)
 
 
-def test_threads_wait_for_each_other():
+def test_threads_at_once_get_the_output_of_one():
     q, k, v = inputs(1, 1, 1, 40, 40, 16)
     expected = flash_attention(q, k, v, causal=True)
     with ThreadPoolExecutor(4) as pool:
