@@ -223,7 +223,7 @@ def test_a_mark_answers_mouse_touch_and_arrows(sheet, file):
     assert not tip.is_visible()
 
 
-# {figure: [(mark, pixels to drag it, fields that change, key that changes a handle in the same way, None for others)]}
+# {figure: [(mark, pixels to drag it, fields that change, key that does the same, None if the mark is no handle)]}
 DRAGS = {
     "block_size": [
         ("[aria-label*='pull the line']", (60, 0), {"step"}, None),

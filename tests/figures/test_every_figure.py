@@ -122,7 +122,7 @@ def test_every_choice_is_drawn(figure, width, drawings):
     for state in states:
         drawing = drawings(width)[state]
         markup = drawing["markup"]
-        if "NaN" in json.dumps(figure.trace(state)):  # then texts and labels may have it, too
+        if "NaN" in json.dumps(figure.trace(state)):  # then texts and labels may have NaN, too
             markup = re.sub(r'(aria-label="|>)[^"<]*', lambda text: text[0].replace("NaN", ""), markup)
         assert not re.search(r"NaN|undefined|Infinity|null", markup), state
         assert not re.search(r'(width|height)="-', drawing["markup"]), f"{state}: a negative length"

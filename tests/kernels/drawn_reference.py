@@ -64,7 +64,7 @@ class Case:
     dropout: float = 0.0
     seed: int = 0
     tile: tuple = ()  # in the interpreter
-    loss: tuple = ("O", "lse")  # the results that it depends on
+    loss: tuple = ("O", "lse")  # the results that the loss depends on
     out: torch.dtype | None = None  # of O, if not that of Q
     poison: tuple | None = None  # (tensor or "dO", text, head, place, value): what is not finite
 

@@ -17,7 +17,7 @@ REGISTERS = {3: 168, 4: 128}  # per thread, by the number of warpgroups: 65,536 
 
 # What registers cannot hold: bytes of stack, and instructions in a loop that use it. The assembler is not
 # deterministic: of twelve runs on one PTX of the backward kernel, some spilled 48 bytes and the others 16. These are
-# the worst of several runs, with Triton 3.6 and 3.7. No sum or tile spills: it would take 32 registers or more.
+# the worst of several runs, with Triton 3.6 and 3.7. No sum or tile spills: each takes 32 registers or more.
 # Outside the loops, spills cost time once per tile of queries or keys.
 SPILLS = {  # kernel, width, causal, Br
     ("forward", 128, True, 128): (24, 0),
@@ -204,7 +204,7 @@ def test_the_copy_engine_moves_every_tile(large):
             assert k["counts"]["UTMALDG"] >= boxes * 6 + 2, k
             assert k["counts"]["UTMASTG"] == 2 * consumers(k), k
             tables = k["kind"] in ("ALiBi", "documents", "soft cap in documents")  # of slopes, or of intervals
-            narrows = k["width"] == 64  # then it reads a counter, and two warps zero and narrow 1,024 sums at a time
+            narrows = k["width"] == 64  # the kernel reads a counter, and two warps zero and narrow 1,024 sums at a time
             assert (k["counts"].get("LDG", 0) > narrows) == tables, k
             # Stores of 16 bytes, and one that resets the counter of turns.
             assert k["counts"].get("STG", 0) == narrows * (1024 // 64 // 4 + 1024 // 64 // 8) + 1, k

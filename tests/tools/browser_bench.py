@@ -20,7 +20,7 @@ from tests.browser.test_page import DRAGS, middle
 from tests.browser.test_site import FIGURES, LESSONS, OTHERS
 
 PRESSES = 40
-QUICK, NEW = (16, 33), 150  # limits in ms: median and 95th percentile if the page has the numbers; both if it has not
+QUICK, NEW = (16, 33), 150  # limits in ms: median and 95th percentile if the page has the numbers; else one for both
 VISITS, FIRST = 5, 1000  # visits of each page of the site; the limit in ms for its first picture
 MEGABYTES = {"the site": 25, "its largest figure": 3}
 
@@ -92,7 +92,7 @@ def report(name, where, host):
         clock.press(there)
         host.page.wait_for_timeout(60)
         if clock.input_value() == before:
-            there, back = back, there  # it was at the end
+            there, back = back, there  # the slider was at its end
         presses += 1
     print_times(name, where, clock.get_attribute("data-field"), host.evaluate("() => answers"))
 
