@@ -1,4 +1,4 @@
-"""The front page: its ways through the course are ``WAYS``, and its race of two runs ends with their bytes."""
+"""The front page: its ways through the course are ``WAYS``, and its race ends with the bytes of its three runs."""
 
 import re
 import struct

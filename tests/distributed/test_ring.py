@@ -93,7 +93,7 @@ def test_fewer_tokens_than_processes(team, way):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("kernel", ["portable"])
 def test_the_kernels_compute_the_blocks_as_well(team, kernel):
-    """They run in Triton's interpreter. Blocks have the dtype of the inputs, and are merged in float32."""
+    """The kernels run in Triton's interpreter. Blocks have the dtype of the inputs, and are merged in float32."""
     dtype, N, options = torch.float16, 40, {"causal": True}
     cases = [("ring", "zigzag", N, dtype, options | {"kernel": kernel, "shape": {"H": 2, "Hk": 1, "d": 20, "dv": 12}})]
     q, k, v, dO = work.inputs(N, dtype, H=2, Hk=1, d=20, dv=12)

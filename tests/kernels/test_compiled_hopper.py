@@ -175,7 +175,7 @@ def test_the_backward_pass_takes_exponentials_beside_the_product_for_dP(large):
 
 
 def test_the_stored_count_of_instructions_is_that_of_the_kernel(large):
-    """The lessons on Hopper and the simulator compute a budget from it."""
+    """The simulator and the lessons on Hopper compute a budget from the stored count."""
     stored = data.measured("hopper_instructions")["instructions"]
     keys = "kernel", "d", "causal", "Br", "Bc"
     same = [k for k in large if tuple(k[key] for key in keys) == ("forward", 128, False, 128, 128)]

@@ -255,7 +255,7 @@ def test_codes_of_another_dtype_are_refused():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int8], ids=str)
 def test_what_an_earlier_text_left_in_a_page_reaches_no_other_text(dtype):
-    """A page of NaN gets a new text, which does not fill it."""
+    """A new text gets a page of NaN and does not fill it."""
     cache = PagedCache(2, 16, HK, 16, dtype=dtype)
     first = cache.add()
     cache.append([first], *[torch.full((1, HK, 32, 16), torch.nan, device=DEVICE)] * 2)

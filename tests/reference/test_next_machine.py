@@ -46,7 +46,7 @@ def alternations(c):
 
 @pytest.mark.parametrize("degree", [1, 2, 3, 4])
 def test_the_largest_error_alternates(degree):
-    """By Chebyshev's theorem, no other polynomial of this degree that is 1 at 0 then has a smaller largest error."""
+    """If so, by Chebyshev's theorem, no polynomial of this degree that is 1 at 0 has a smaller largest error."""
     c = minimax(degree)
     assert c.dtype == np.float32 and len(c) == degree + 1 and c[0] == 1
     assert alternations(c) == degree + 1
