@@ -1,4 +1,4 @@
-"""The short browser tests that run at every push: one control of each figure, three lessons, two figures in JupyterLab.
+"""Short browser tests for every push: two controls of each figure, three lessons, and two figures in JupyterLab.
 
 `make test-browser` has every control, mouse and touch, all pages, and all figures in JupyterLab.
 """

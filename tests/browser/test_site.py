@@ -1,4 +1,4 @@
-"""The site, built as `make site` builds it and opened from its files: every page, wide and narrow, light and dark."""
+"""The site, built as `make site` builds it and opened from its files: every page, wide and light, narrow and dark."""
 
 import http.server
 import re
