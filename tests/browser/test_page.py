@@ -307,7 +307,7 @@ def pull(page, mark, across, down):
     page.mouse.up()
 
 
-def assert_hands(page, figure, drags, place="svg"):
+def assert_drags_and_keys(page, figure, drags, place="svg"):
     """Assert that a drag of each mark changes its fields, and that its key, if it has one, leads to the same words."""
     reset = figure.get_by_role("button", name="reset")
     for selector, (across, down), fields, key in drags:
@@ -338,7 +338,7 @@ def test_every_mark_can_be_dragged_and_keys_do_the_same(sheet, file):
     drags = DRAGS.get(file.stem, [])
     assert bool(drags) == bool(page.locator("svg [data-drag]").count()), "each drag has a test"
     assert page.locator("svg [role=slider]").count() == sum(key is not None for *_, key in drags)
-    assert_hands(page, page.locator("[data-figure]"), drags)
+    assert_drags_and_keys(page, page.locator("[data-figure]"), drags)
     assert page.faults == []
 
 
@@ -354,7 +354,7 @@ def test_a_number_in_the_words_is_pulled_and_keys_do_the_same(sheet, file):
         value, last = (number.get_attribute(f"aria-value{which}") for which in ("now", "max"))
         ways = {"ArrowRight": 30} if value == "0" else {"ArrowLeft": -30} if value == last else BOTH_WAYS
         drags += [(f"[role=slider] >> nth={at}", (across, 0), {field}, key) for key, across in ways.items()]
-    assert_hands(page, page.locator("[data-figure]"), drags, ".words")
+    assert_drags_and_keys(page, page.locator("[data-figure]"), drags, ".words")
     assert page.faults == []
 
 
