@@ -8,7 +8,7 @@ EXHAUSTIVE_TESTS ?= tests
 BROWSER_TESTS ?= tests/browser
 BIN := .venv/bin
 STAMP := .venv/.stamp
-# The packages of an extra of pyproject.toml beyond the course's.
+# The stamps of the extras of pyproject.toml beyond the course's.
 TEST_STAMP := .venv/.stamp-test
 BROWSER_STAMP := .venv/.stamp-browser
 TRANSFORMERS_STAMP := .venv/.stamp-transformers
@@ -18,15 +18,15 @@ MEASURED_TRITON := .venv/triton-3.6.0
 # JupyterLab keeps its layout here: a learner's other projects keep theirs.
 WORKSPACES := .venv/workspaces
 WORKSPACE := $(WORKSPACES)/default-37a8.jupyterlab-workspace
-# npm writes it when it has installed what the lock file names.
+# npm writes this file when it has installed what the lock file names.
 NODE_STAMP := .venv/node_modules/.package-lock.json
 BIOME := .venv/node_modules/.bin/biome
-# What is installed; the weekly run sets it to /dev/null for the newest versions.
+# The pins; the weekly run sets /dev/null in their place, for the newest versions.
 CONSTRAINTS := constraints.txt
 INSTALL := $(BIN)/python tests/tools/install.py --constraint $(CONSTRAINTS)
 # Without a GPU and without what a learner has solved: the same tests and the same stored outputs everywhere. One thread
-# per worker: the arrays are small, and two workers share two cores. Bytecode is kept whatever the environment says:
-# two workers and a kernel per notebook import the same files.
+# per worker: the arrays are small, and the workers share the cores. Bytecode is kept whatever the environment says: the
+# workers, and a kernel per notebook, import the same files.
 PLAIN := CUDA_VISIBLE_DEVICES= FLASHLAB_PROGRESS=/dev/null OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 # No AMX, in lessons and tests: some virtual machines announce it and do not grant it, and torch's bfloat16 products on
 # the CPU then end the process.

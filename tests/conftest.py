@@ -12,7 +12,7 @@ numbers = count()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
-    """Exclude the objects of imports and of pytest's collection from garbage collection: a million, and all stay."""
+    """Exclude the million objects of imports and of pytest's collection from garbage collection: all of them stay."""
     gc.disable()
     collected = yield
     gc.freeze()

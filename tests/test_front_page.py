@@ -1,4 +1,4 @@
-"""The front page: its ways through the course are ``WAYS``, and its race of two runs ends with their bytes."""
+"""The front page: its ways through the course are ``WAYS``, and its race ends with the bytes of its three runs."""
 
 import re
 import struct
@@ -39,7 +39,7 @@ def test_the_lead_has_the_published_numbers_that_the_first_lesson_has():
         assert milliseconds in lead and f"{milliseconds} ms" in opening
 
 
-def test_a_way_names_the_lessons_that_its_own_need_and_it_leaves_out():
+def test_a_way_names_the_prerequisites_that_it_leaves_out():
     left_out = {}
     for way in WAYS:
         (panel,) = re.findall(rf"<summary>{way.name} .*?</details>", front.page(), re.DOTALL)

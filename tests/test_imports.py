@@ -89,11 +89,11 @@ def faults(check):
     return {str(path): findings for path, tree in sources() if (findings := sorted(check(path, tree)))}
 
 
-def test_layers():
+def test_no_forbidden_package_is_imported():
     assert faults(lambda path, tree: imported(tree) & forbidden(path)) == {}
 
 
-def test_wings():
+def test_imports_between_wings_go_down():
     def above(path, tree):
         if path.parts[0] == "notebooks" or path == Path("flashlab/__init__.py"):
             return set()
@@ -136,7 +136,7 @@ def test_flashlab_has_eight_wings():
 
 
 @pytest.mark.parametrize("package, depth", [("flashlab", None), ("figures", None), ("flashlab.kernels", 3)])
-def test_no_circle(package, depth):
+def test_no_circular_imports(package, depth):
     """Imports inside functions count, and so do the registry's imports by name.
 
     depth: how many parts of a module's name make its node, None for all. With 3, each package of kernels is one node.

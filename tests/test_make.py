@@ -1,4 +1,4 @@
-"""`make` sets the course up in a copy of its files, with a fake pip that installs a JupyterLab of three lines."""
+"""`make` sets the course up in a copy of its files, with a fake pip that installs a fake JupyterLab."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FILES = ("Makefile", "pyproject.toml", "constraints.txt", "tests/tools/install.py", ".jupyter/workspace.json")
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
-# The fake pip: write its arguments to the file `calls`, and install a JupyterLab of three lines.
+# The fake pip: write its arguments to the file `calls`, and install a fake JupyterLab, which prints `lab`.
 PIP = """
 import importlib.metadata, os, sys
 from pathlib import Path

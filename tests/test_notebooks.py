@@ -141,7 +141,7 @@ def reads(cell):
 
 
 def run(cell, name, namespace):
-    """Run a cell as Jupyter does, and store its source where ``inspect`` finds it: Triton needs that of a kernel."""
+    """Run a cell as Jupyter does, and store its source where ``inspect`` finds it, for Triton's kernels."""
     linecache.cache[name] = (len(cell.source), None, cell.source.splitlines(keepends=True), name)
     exec(compile(cell.source, name, "exec"), namespace)
 
@@ -329,7 +329,7 @@ READING = re.compile(r"data\.measured\(|\btable\(")  # reads measurements, itsel
 
 
 def stated(cell):
-    """Yield the measured quantities of a prose cell, (number, unit), but none of a sentence with a link: it cites them.
+    """Yield the measured quantities of a prose cell, (number, unit), except those of sentences with links: citations.
 
     In "What changes" and in the recap, every number of two or more characters counts that is not in bytes. Elsewhere
     those with one of ``UNITS`` count.

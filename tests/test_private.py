@@ -1,4 +1,4 @@
-"""``docs/private.md`` lists each private name of other projects that the kernels, models and measurements use."""
+"""``docs/private.md`` lists each private name of other projects that the wings in ``WINGS`` use."""
 
 import ast
 import re

@@ -143,7 +143,7 @@ def test_the_kernels_need_numpy_torch_and_triton_only():
 
 
 def test_flashlab_imports_an_extra_only_where_it_is_used():
-    """No module imports one at its top level. Functions import IPython, models and competitors when they are called."""
+    """No module imports an extra at its top level. Functions import IPython, models and competitors when called."""
     allowed = {Requirement(text).name for text in PROJECT["dependencies"]} | {"flashlab"} | set(sys.stdlib_module_names)
     for path in sorted((ROOT / "flashlab").rglob("*.py")):
         imported = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]

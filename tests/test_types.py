@@ -1,4 +1,4 @@
-"""The functions that users call have types. In figures, machine, models and reference, mypy asks for those of all."""
+"""The functions that users call have types. In figures, machine, models and reference, mypy demands them everywhere."""
 
 import inspect
 import typing

@@ -5,7 +5,7 @@ import pytest
 choice = pytest.importorskip("flashlab.bench.choice", reason="the kernels need triton, which is for Linux")
 
 
-def test_every_call_is_timed_once_and_the_sets_share_no_shape():
+def test_no_call_is_there_twice_and_grid_and_between_share_no_length():
     places = list(choice.places())
     assert len(places) == len(set(places))
     grid, between = ({place.shape[2] for place in places if place.set == name} for name in ("grid", "between"))

@@ -66,7 +66,7 @@ def times_fa4(which):
 
 
 def times_fa3(d, least):
-    """Return our speed / that of FlashAttention-3 for each backward call of a model with at least ``least`` keys."""
+    """Return our speed / FlashAttention-3's, for backward calls of models with this d and at least ``least`` keys."""
     cells = models.cells(data.measured("models")["rows"])
     long = (it for (_, which, _, _, Nk), it in cells.items() if which == "backward" and Nk >= least)
     return [models.ratio(it, models.kernels_us, "fa3") for it in long if it["flashlab"]["d"] == d and "fa3" in it]

@@ -1,4 +1,4 @@
-"""The stored tokens, which lesson 13 shows where transformers is not installed, are those that its model writes."""
+"""The stored tokens, which lesson 13 shows where transformers is missing, are those that the lesson's model writes."""
 
 import pytest
 

@@ -22,7 +22,7 @@ PRINTED = """==PROF== Connected to process 12
 
 
 def ncu_prints(monkeypatch, text="", code=0, error=None):
-    """Replace ncu by one that prints a text or raises; return the list of its commands."""
+    """Replace ncu by a fake that prints a text or raises; return the list of its commands."""
     commands = []
 
     def run(command, **_):

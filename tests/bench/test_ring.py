@@ -11,7 +11,7 @@ def test_the_most_important_cells_come_first():
     grid = list(ring.cells([32768, 8192], [1, 2, 4]))
     assert len(grid) == len(set(grid))
     assert grid[0] == (ring.ONE, 1, 32768, "forward") and grid[2] == ("zigzag", 4, 32768, "forward")
-    for cell in grid:  # comes after the cell of one GPU, with which it is compared
+    for cell in grid:  # each comes after the cell of one GPU with which it is compared
         assert grid.index((ring.ONE, 1, cell.tokens, cell.direction)) <= grid.index(cell)
     main = "zigzag", "contiguous", ring.APART
     before = grid[: max(place for place, cell in enumerate(grid) if cell.way in main)]  # up to the last main cell

@@ -29,7 +29,7 @@ def lab(browser):
 
 @pytest.fixture(scope="session", params=NAMES)
 def file(request, tmp_path_factory):
-    """Return the path of a figure's page, which has the numbers of all its states."""
+    """Return the path of a figure's page, which has the numbers of all states or, if these are too many, of some."""
     path = tmp_path_factory.mktemp("pages") / f"{request.param}.html"
     path.write_text(page.page(importlib.import_module(f"figures.{request.param}")), encoding="utf-8")
     return path

@@ -17,8 +17,8 @@ CELLS = [
     'solution("start_here.first", sure=True)',
     "overview()",
 ]
-# For each cell: its visible words, the label of its card's mark, the style of the card's edge, and whether it is wider
-# than its box.
+# For each cell: its visible words, the label of its card's mark, the style of the card's edge, and whether a part of it
+# overflows.
 SHOWN = """async () => {
     await jupyterapp.commands.execute('notebook:run-all-cells');
     const source = () => document.querySelector('.jp-OutputArea .jp-RenderedMarkdown code');  // rendered after the run

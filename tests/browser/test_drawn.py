@@ -1,4 +1,4 @@
-"""Drawn figures in a real JupyterLab: they move, the kernel answers them, and they still move when it is gone.
+"""Drawn figures in a real JupyterLab: they move, the kernel answers them, and they move without the kernel.
 
 All figures are cells of one notebook. The tests need this order: it runs, its kernel is shut down, it is opened again.
 """

@@ -35,9 +35,9 @@ def test_lesson_opens_in_the_browser(lab, name):
 
 
 def test_a_chart_wears_the_theme_and_its_words_stay_legible(lab):
-    """Its paper is light and its words are dark, or vice versa. On a narrow screen it scrolls within its cell.
+    """Dark words on light paper, or vice versa. On a narrow screen the chart scrolls within its cell.
 
-    Keys show the values of its marks, and arrow keys do not leave the cell.
+    Keys show the values of the chart's marks, and arrow keys do not leave the cell.
     """
     assert lab.open("19_packed_texts_and_dropout").errors() == []
     (at,) = pictures("19_packed_texts_and_dropout")

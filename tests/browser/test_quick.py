@@ -1,4 +1,4 @@
-"""The short browser tests that run at every push: one control of each figure, three lessons, two figures in JupyterLab.
+"""Short browser tests for every push: two controls of each figure, three lessons, and two figures in JupyterLab.
 
 `make test-browser` has every control, mouse and touch, all pages, and all figures in JupyterLab.
 """
@@ -9,7 +9,7 @@ from docs import drawn
 from tests.browser.conftest import WIDTHS
 from tests.browser.test_in_view import assert_whole, open_figures
 from tests.browser.test_in_view import shown as scrolled_to
-from tests.browser.test_page import DRAGS, FITS, assert_hands, move, shown
+from tests.browser.test_page import DRAGS, FITS, assert_drags_and_keys, move, shown
 
 FIGURES = [f"figures/{name}.html" for name in drawn.names()]
 # Lessons with: two figures and charts; code, and menus in the figure; tables.
@@ -37,7 +37,7 @@ def test_a_page_opens_fits_and_answers_the_keyboard(sheet, site, path):
 @pytest.mark.parametrize("name", ["tiling", "crossover"])
 def test_drags_and_keys_do_the_same(sheet, site, name):
     page = sheet(site / f"figures/{name}.html", reduced_motion="reduce")
-    assert_hands(page, page.locator("[data-figure]"), DRAGS[name])
+    assert_drags_and_keys(page, page.locator("[data-figure]"), DRAGS[name])
     assert page.faults == []
 
 

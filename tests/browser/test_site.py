@@ -1,4 +1,4 @@
-"""The site, built as `make site` builds it and opened from its files: every page, wide and narrow, light and dark."""
+"""The site, built as `make site` builds it and opened from its files: every page, wide and light, narrow and dark."""
 
 import http.server
 import re
@@ -88,7 +88,7 @@ def test_no_page_scrolls_sideways(opened, path):
 
 @pytest.mark.parametrize("width", [360, 390, 768, 1024, 1280, 1440, 1920])
 def test_a_figure_may_be_wider_than_the_text_but_not_than_its_place(opened, width):
-    """It covers neither the table of contents at the right nor the edge of the window."""
+    """The figure covers neither the table of contents at the right nor the edge of the window."""
     sheet = opened("lessons/06_tiling.html")
     sheet.set_viewport_size({"width": width, "height": 900})
     figure = sheet.locator(HOST)

@@ -1,4 +1,4 @@
-"""Four processes for the tests of a file, which also form smaller groups."""
+"""Four processes for all tests of a file. The first of them also form smaller groups."""
 
 import pytest
 

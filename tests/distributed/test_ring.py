@@ -9,7 +9,7 @@ import torch
 
 from flashlab.distributed import plan
 from flashlab.distributed.compute import State, merge
-from flashlab.machine.ranks import PLACEMENTS, length, placement_of
+from flashlab.machine.ranks import PLACEMENTS, placement_of
 from flashlab.reference import masks
 from flashlab.reference import ring as reference
 from flashlab.reference.online_softmax import State as ReferenceState
@@ -93,7 +93,7 @@ def test_fewer_tokens_than_processes(team, way):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("kernel", ["portable"])
 def test_the_kernels_compute_the_blocks_as_well(team, kernel):
-    """They run in Triton's interpreter. Blocks have the dtype of the inputs, and are merged in float32."""
+    """The kernels run in Triton's interpreter. Blocks have the dtype of the inputs, and are merged in float32."""
     dtype, N, options = torch.float16, 40, {"causal": True}
     cases = [("ring", "zigzag", N, dtype, options | {"kernel": kernel, "shape": {"H": 2, "Hk": 1, "d": 20, "dv": 12}})]
     q, k, v, dO = work.inputs(N, dtype, H=2, Hk=1, d=20, dv=12)
@@ -229,10 +229,9 @@ def test_rows_without_keys_have_no_output():
 
 
 @pytest.mark.parametrize("name", ["contiguous", "zigzag", "striped"])
-def test_positions_are_those_of_the_placement(name):
-    placement = placement_of(name, 29, 3)
-    assert sorted(itertools.chain(*itertools.chain(*placement))) == list(range(29))
-    assert sum(map(length, placement)) == 29
+def test_positions_are_those_of_the_placement(team, name):
+    for runs, positions in zip(placement_of(name, 29, 4), team.run(work.positions_of, name, 29), strict=True):
+        assert positions == [*itertools.chain(*runs)]
 
 
 @pytest.mark.parametrize("hops", [1, 2, -1, -3])

@@ -124,6 +124,11 @@ def dies_in_the_backward_pass(rank):
     O.backward(dO)
 
 
+def positions_of(placement, N):
+    """Return the positions of this rank's tokens."""
+    return positions(N, placement=placement).tolist()
+
+
 def passed_on(hops, counts):
     """Return what arrives when each rank sends its number, in tensors of ``counts[rank]`` tokens, ``hops`` ahead."""
     wire = Wire()

@@ -60,7 +60,7 @@ def walk(figure):
 
 @pytest.fixture(scope="module")
 def drawings(figure):
-    """Return a function of a width that returns {state: its drawing}. One run of node draws all: its start is slow."""
+    """Return a function of a width that returns {state: its drawing}. One run of node draws all: node starts slowly."""
     states = list(dict.fromkeys([*choices(figure), *walk(figure), figure.State()]))
     return functools.cache(lambda width: dict(zip(states, drawn.draw(figure, states, width), strict=True)))
 
@@ -122,7 +122,7 @@ def test_every_choice_is_drawn(figure, width, drawings):
     for state in states:
         drawing = drawings(width)[state]
         markup = drawing["markup"]
-        if "NaN" in json.dumps(figure.trace(state)):  # then texts and labels may have it, too
+        if "NaN" in json.dumps(figure.trace(state)):  # then texts and labels may have NaN, too
             markup = re.sub(r'(aria-label="|>)[^"<]*', lambda text: text[0].replace("NaN", ""), markup)
         assert not re.search(r"NaN|undefined|Infinity|null", markup), state
         assert not re.search(r'(width|height)="-', drawing["markup"]), f"{state}: a negative length"
@@ -132,7 +132,7 @@ def test_every_choice_is_drawn(figure, width, drawings):
 
 
 @needs_node
-# In a window of 1280 x 900, JupyterLab has 1049 pixels for a figure, and 797 with the file browser open.
+# In a window of 1280 x 900, JupyterLab has 1049 pixels for a figure, and 797 with the file browser open: 740 is less.
 @pytest.mark.parametrize("width", [740, 1049])
 def test_every_choice_fits_the_screen(figure, width, drawings):
     """The panel is 779 pixels high; controls, clock and words take 167 of them."""

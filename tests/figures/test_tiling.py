@@ -120,7 +120,7 @@ def test_scores_in_slow_memory_are_hatched_and_those_that_stay_on_the_chip_are_n
 
 
 def test_a_kernels_events_are_replayed():
-    """They are as the interpreter records them: a slice for each dimension of a tensor, programs in any order."""
+    """The events are as the interpreter records them: a slice for each dimension of a tensor, programs in any order."""
 
     def move(kind, name, rows):
         return Event(kind, name, (slice(0, 1), slice(0, 1), slice(*rows), slice(0, 8)), 8 * (rows[1] - rows[0]))

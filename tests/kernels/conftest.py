@@ -28,8 +28,8 @@ else:  # macOS, Windows
 def pytest_collection_modifyitems(items):
     """Begin with the files whose tests compile for minutes: at the end, a worker would be alone with one of them.
 
-    Of the tests that use a ``SHARED`` fixture, the first of each file keeps its place. The others come last: they would
-    wait for it.
+    Of the tests that use a ``SHARED`` fixture, the first of each file keeps its place. The others come last: earlier,
+    they would wait for the kernels that the first one compiles.
     """
     first = set()
 
@@ -72,7 +72,7 @@ def kernel(request, choose_anew, monkeypatch):
 
 @pytest.fixture
 def stack_at_most():
-    """Return the bytes of stack that a thread of a kernel may take: none, or four registers up to Triton 3.6."""
+    """Return how many bytes of stack a thread of a kernel may take: 0; 16, for four registers, up to Triton 3.6."""
     return 16 if release("triton") <= (3, 6) else 0
 
 

@@ -1,10 +1,10 @@
-"""Random calls of all that ``flashlab.kernels`` offers: ``draw`` makes the call of a number, ``hold`` checks it.
+"""Random calls of all that ``flashlab.kernels`` offers: ``draw`` makes the call with a number, ``hold`` checks it.
 
 Only legal combinations are drawn: dropout and packed texts without the kernels of decoding; compiled calls and float8
 with a window at most, and float8 without gradients; prefixes of ``decode_shared`` with the causal mask alone; scales of
-0 and below everywhere but in ``decode``. Keys and values that no query sees may be NaN, under any mask. Where a mask
-keeps texts apart, one query, key, value or row of dO may be NaN or infinite: then only the results that do not depend
-on it are compared. In 16 bits, scores reach about 1e4.
+0 and below in ``flash_attention``, dense and packed, alone. Keys and values that no query sees may be NaN, under any
+mask. Where a mask keeps texts apart, one query, key, value or row of dO may be NaN or infinite: then only the results
+that do not depend on this row are compared. In 16 bits, scores reach about 1e4.
 
 Beside each call that makes a mask for the kernels is the mask's definition in numpy, as its docstring has it.
 """
@@ -133,7 +133,10 @@ def custom(shift, step):
 
 
 def draw_mask(rng, B, H, Nq, Nk, depth=2, place=on_device):
-    """Return a mask of at most 2^depth parts, for B texts of at most Nq queries and Nk keys. place: ``on_device``."""
+    """Return a mask for B texts of at most Nq queries and Nk keys: up to 2^depth drawn masks, combined.
+
+    place: ``on_device`` or another such function.
+    """
     if depth and rng.random() < 0.4:
         one, other = (draw_mask(rng, B, H, Nq, Nk, depth - 1, place) for _ in "&|")
         return one & other if rng.random() < 0.5 else one | other
@@ -553,7 +556,8 @@ def decoding(drawn):
 def cached(drawn, read, seen, eight=None, latent=False, page=None):
     """Return a cache, and K and V in float64.
 
-    The cache has NaN where ``seen`` [B, N] is False, and its table absurd entries for pages where ``read`` [B, N] is.
+    The cache has NaN where ``seen`` [B, N] is False. Its table has absurd entries for the pages in which ``read``
+    [B, N] is False everywhere.
     """
     B, N = read.shape
     pages = N // page if page else 0

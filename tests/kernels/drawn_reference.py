@@ -17,7 +17,10 @@ from flashlab.reference.dropout import Dropout
 
 
 class Mask(NamedTuple):
-    """A mask: its name, for the kernels, and in numpy: a function of text b, i [Nq, 1], j [1, Nk], own key of i."""
+    """A mask for the kernels, and ``seen``, the same in numpy.
+
+    seen: a function of a text b, queries i [Nq, 1], keys j [1, Nk], and the own key of each query [Nq, 1].
+    """
 
     name: str
     kernels: masks.Window | masks.Rule
@@ -33,7 +36,7 @@ class Mask(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A score function: its name, for the kernels, and its number or tensor x, which broadcasts to [B, H, Nq, Nk]."""
+    """A score function for the kernels, its kind, and its number or tensor x, which broadcasts to [B, H, Nq, Nk]."""
 
     name: str
     kernels: scores.Score
@@ -61,7 +64,7 @@ class Case:
     dropout: float = 0.0
     seed: int = 0
     tile: tuple = ()  # in the interpreter
-    loss: tuple = ("O", "lse")  # the results that it depends on
+    loss: tuple = ("O", "lse")  # the results that the loss depends on
     out: torch.dtype | None = None  # of O, if not that of Q
     poison: tuple | None = None  # (tensor or "dO", text, head, place, value): what is not finite
 
@@ -71,7 +74,7 @@ class Case:
         return {name: x for name, x in tensors.items() if x is not None and x.requires_grad}
 
     def part(self, x, name, t):
-        """Return text t's part of a tensor with the shape of the one of this name: [H, Nq, ..] or [Hk, Nk, ..]."""
+        """Return text t's part of x, [H, Nq, ..] or [Hk, Nk, ..]. x has the shape of the tensor called ``name``."""
         b, queries, keys = self.places[t]
         if isinstance(name, int):  # of a step
             return x[t % len(x)][:, : queries.stop - queries.start, : keys.stop - keys.start]

@@ -35,7 +35,7 @@ NUMBERS = {  # message, option made of a tensor of two numbers, numbers that are
 @pytest.mark.skipif(not INTERPRETED, reason="values are not checked on a GPU")
 @pytest.mark.parametrize("option", NUMBERS)
 @pytest.mark.parametrize("attend", CALLS.values(), ids=CALLS)
-def test_numbers_beside_q_k_and_v_are_finite(attend, option):
+def test_only_valid_sinks_slopes_and_biases_are_accepted(attend, option):
     sentence, options, refused, accepted = NUMBERS[option]
     for x in accepted:
         assert attend(**options(torch.tensor([x, 0.0]))).isfinite().all()
@@ -133,7 +133,7 @@ SPARSE = {
 
 
 @pytest.mark.parametrize("sentence", SPARSE)
-def test_every_tensor_of_a_call_is_dense(sentence):
+def test_sparse_tensors_are_refused(sentence):
     with pytest.raises(TypeError, match=f"^{sentence}, got torch.sparse_coo$"):
         SPARSE[sentence]()
 

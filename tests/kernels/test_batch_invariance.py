@@ -1,4 +1,4 @@
-"""With batch_invariant=True, the results of a text have the same bits alone and in every batch; without it, not."""
+"""With batch_invariant=True, a text's results have the same bits alone and in every batch; without it, not always."""
 
 import math
 

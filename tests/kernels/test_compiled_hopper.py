@@ -17,7 +17,7 @@ REGISTERS = {3: 168, 4: 128}  # per thread, by the number of warpgroups: 65,536 
 
 # What registers cannot hold: bytes of stack, and instructions in a loop that use it. The assembler is not
 # deterministic: of twelve runs on one PTX of the backward kernel, some spilled 48 bytes and the others 16. These are
-# the worst of several runs, with Triton 3.6 and 3.7. No sum or tile spills: it would take 32 registers or more.
+# the worst of several runs, with Triton 3.6 and 3.7. No sum or tile spills: each takes 32 registers or more.
 # Outside the loops, spills cost time once per tile of queries or keys.
 SPILLS = {  # kernel, width, causal, Br
     ("forward", 128, True, 128): (24, 0),
@@ -175,7 +175,7 @@ def test_the_backward_pass_takes_exponentials_beside_the_product_for_dP(large):
 
 
 def test_the_stored_count_of_instructions_is_that_of_the_kernel(large):
-    """The lessons on Hopper and the simulator compute a budget from it."""
+    """The simulator and the lessons on Hopper compute a budget from the stored count."""
     stored = data.measured("hopper_instructions")["instructions"]
     keys = "kernel", "d", "causal", "Br", "Bc"
     same = [k for k in large if tuple(k[key] for key in keys) == ("forward", 128, False, 128, 128)]
@@ -204,7 +204,7 @@ def test_the_copy_engine_moves_every_tile(large):
             assert k["counts"]["UTMALDG"] >= boxes * 6 + 2, k
             assert k["counts"]["UTMASTG"] == 2 * consumers(k), k
             tables = k["kind"] in ("ALiBi", "documents", "soft cap in documents")  # of slopes, or of intervals
-            narrows = k["width"] == 64  # then it reads a counter, and two warps zero and narrow 1,024 sums at a time
+            narrows = k["width"] == 64  # the kernel reads a counter, and two warps zero and narrow 1,024 sums at a time
             assert (k["counts"].get("LDG", 0) > narrows) == tables, k
             # Stores of 16 bytes, and one that resets the counter of turns.
             assert k["counts"].get("STG", 0) == narrows * (1024 // 64 // 4 + 1024 // 64 // 8) + 1, k
@@ -246,7 +246,7 @@ def test_two_passes_have_seven_products_and_keep_all_sums_in_registers(passes):
         assert "REDG" not in k["counts"], k
 
 
-def test_what_the_lesson_says_of_its_rungs(rungs):
+def test_rungs_are_what_the_lesson_says(rungs):
     assert {k["kernel"] for k in rungs} == set(RUNGS)
     for k in rungs:
         assert k["shared"] <= SHARED and k["registers"] <= 168 and not k["stack"] and not k["warnings"], k

@@ -228,6 +228,7 @@ def anything(*_):
 
 
 def test_properties_outside_the_kind_may_keep_gradients_portable(monkeypatch):
+    """``Problem.kind`` has no tensors. ``limits.against_tensors`` reads them."""
     monkeypatch.setattr(configurations, "card", lambda device: H200)
     ids = torch.zeros(4096, dtype=torch.int64)
     documents, cap = masks.documents(ids) & masks.causal(), scores.chain(scores.softcap(3.0))

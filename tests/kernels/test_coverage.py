@@ -45,7 +45,7 @@ def results(function, tensors, **options):
 
 
 def assert_same_bits(ours, others, kernel, dQ=1):
-    """Assert equal bits; for Hopper's dQ, at place ``dQ``, which is added up in any order, up to two roundings."""
+    """Assert equal bits. Hopper's dQ, at index ``dQ``, is added up in any order: it may differ by two roundings."""
     for place, (x, y) in enumerate(zip(ours, others, strict=True)):
         if kernel == "hopper" and place == dQ:
             eps = torch.finfo(x.dtype).eps
@@ -455,7 +455,7 @@ def test_a_tangent_is_not_dropped(enabled):
             flash_attention(q, k, v)
 
 
-def test_threads_wait_for_each_other():
+def test_threads_at_once_get_the_output_of_one():
     q, k, v = inputs(1, 1, 1, 40, 40, 16)
     expected = flash_attention(q, k, v, causal=True)
     with ThreadPoolExecutor(4) as pool:

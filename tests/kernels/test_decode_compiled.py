@@ -4,7 +4,7 @@ import pytest
 
 from tests.kernels.compiled import compiled
 
-SET_ASIDE = 8  # bytes: with eight warps the assembler spills two registers, so that three programs would fit an SM
+SET_ASIDE = 8  # bytes: with eight warps the assembler spills two registers, which lets three programs fit an SM
 
 
 @pytest.mark.exhaustive

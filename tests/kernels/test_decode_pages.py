@@ -189,7 +189,7 @@ def test_numbers_that_eight_bits_cannot_hold_are_refused(dtype):
     assert cache.pool.texts[text].length == 0
 
 
-def test_a_cache_is_never_part_of_a_graph():
+def test_a_cache_is_never_part_of_an_autograd_graph():
     """A model that decodes has parameters: under no_grad and inference_mode its keys go into the cache as they are."""
     cache, layer = PagedCache(3, 4, 1, 4, dtype=torch.float32), torch.nn.Linear(4, 4, device=DEVICE)
     text, x = cache.add(), torch.ones(1, 1, 3, 4, device=DEVICE)
@@ -255,7 +255,7 @@ def test_codes_of_another_dtype_are_refused():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int8], ids=str)
 def test_what_an_earlier_text_left_in_a_page_reaches_no_other_text(dtype):
-    """A page of NaN gets a new text, which does not fill it."""
+    """A new text gets a page of NaN and does not fill it."""
     cache = PagedCache(2, 16, HK, 16, dtype=dtype)
     first = cache.add()
     cache.append([first], *[torch.full((1, HK, 32, 16), torch.nan, device=DEVICE)] * 2)

@@ -24,7 +24,7 @@ QUICK = [*range(85 - len(REVEALING)), *REVEALING]
 
 
 def run(number):
-    """Draw the call of a number, and compare its results with plain attention."""
+    """Draw the call with this number, and compare its results with plain attention."""
     case = draw(number, rare=number not in REVEALING)
     Br, Bc = case.tile
     choice = configurations.INTERPRETED._replace(Br=Br, Bc=Bc)

@@ -131,7 +131,7 @@ def test_products_in_tf32_are_as_exact_as_those_of_float16():
     options = ALONE | {"d": 64, "dv": 64, "dtype": torch.float32, "hide": False, "learned": "QKV", "kernel": "portable"}
     calls = [draw(n, mask=window(2 * n + 3), Nq=2 * n + 91, Nk=211 - 2 * n, **options) for n in range(0, 60, 11)]
     for case in calls:
-        case.plain = case.of_lse = torch.float16  # it has as many bits
+        case.plain = case.of_lse = torch.float16  # TF32 has as many bits
     torch.set_float32_matmul_precision("high")
     try:
         assert not wrong(calls)

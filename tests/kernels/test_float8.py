@@ -44,7 +44,7 @@ def attend(eight, **options):
 
 
 def holds(O, ours, exact):
-    """Return whether the error of O is at most 1.1 times that of ``ours``, by exact arithmetic. NaN: False."""
+    """Return whether O is at most 1.1 times as far from ``exact`` as ``ours``, the reference's O. NaN: False."""
     return error(O, exact) <= 1.1 * error(ours, exact)
 
 
@@ -121,7 +121,7 @@ def test_sums_of_many_positive_values(rows, N):
         Bc = choose("forward", problem).launches["forward"].Bc
         ours, _ = in_exact_arithmetic(eight, Bc=Bc)
         assert holds(O, ours, exact)
-        assert error(O, ours) <= (1e-3 if INTERPRETED else 4e-3)  # 3.2e-3 on an H200: it cuts off more than our model
+        assert error(O, ours) <= (1e-3 if INTERPRETED else 4e-3)  # an H200 cuts off more than our model: 3.2e-3
         with interpreter.tensor_core() if INTERPRETED else contextlib.nullcontext():
             one_level, _ = run(*codes, problem, torch.float32)
         assert error(one_level, ours) > 5 * error(O, ours) or not INTERPRETED and N < 2**17
@@ -237,7 +237,7 @@ INPUTS = {
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("per", ["block", "head"])
 @pytest.mark.parametrize("name", long_except(["as drawn", "20 columns"], INPUTS))
-def test_codes_and_scales_are_the_reference_s(name, per, transposed):
+def test_codes_and_scales_are_the_references(name, per, transposed):
     x = INPUTS[name](randn(2, 3, 300, 32))
     ours = quantise(x, per=per, transposed=transposed)
     expected = eight_bits.quantise(x.float().cpu().numpy(), per=per)
@@ -250,7 +250,7 @@ def test_codes_and_scales_are_the_reference_s(name, per, transposed):
 
 @pytest.mark.parametrize("d", [16, long(32), long(64), long(128), 256])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, long(torch.float16)])
-def test_a_rotation_is_the_reference_s(d, dtype):
+def test_a_rotation_is_the_references(d, dtype):
     x, signs = randn(1, 2, 150, d).to(dtype), float8.random_signs(d, 3, DEVICE)
     groups = (x.double().cpu().numpy() * signs.cpu().numpy()).reshape(1, 2, 150, -1, min(d, 128))
     expected = eight_bits.hadamard(groups).reshape(x.shape)

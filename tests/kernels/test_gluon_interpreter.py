@@ -1,4 +1,4 @@
-"""The interpreter of Gluon: the Hopper kernels are right in it, in every order, and it rejects wrong kernels."""
+"""The interpreter of Gluon runs the Hopper kernels right, in each order of their roles, and rejects wrong kernels."""
 
 import functools
 import inspect

@@ -1,7 +1,7 @@
 """On a Hopper GPU every forward configuration equals dense attention, and always gives the same bits.
 
-A kernel with a wrong barrier gives no wrong numbers: it waits forever. So the tests run in another process, which ends
-if a test takes too long.
+A kernel with a wrong barrier may wait forever. So the tests run in another process, which ends if a test takes
+too long.
 """
 
 import functools
@@ -169,7 +169,7 @@ def in_window(mask, Nq, Nk):
 def assert_equals_written_out(run, q, k, v, mask, seen, score=None, formula=None, sinks=None):
     """Compare with ``written_out.attention`` for seen and formula: the mask and the score function, written out.
 
-    Keys that no query sees in a window are NaN.
+    Under a window, keys that no query sees are NaN.
     """
     problem = Problem.of(q, k, v, mask, q.shape[3] ** -0.5, score=scoring.chain(score), sinks=sinks)
     unseen = ~seen.broadcast_to(*q.shape[:3], k.shape[2]).flatten(0, 2).any(0)  # [Nk]

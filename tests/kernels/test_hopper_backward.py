@@ -1,7 +1,7 @@
 """On a Hopper GPU the backward kernel equals dense attention, with every mask and score function that it takes.
 
-As in ``test_hopper``, a wrong barrier waits forever, so these tests run in another process. Those without a GPU come
-last.
+As in ``test_hopper``, a kernel with a wrong barrier may wait forever, so these tests run in another process. The tests
+that need no GPU come last.
 """
 
 import itertools
@@ -324,14 +324,14 @@ def test_the_last_heads_are_narrowed_from_where_they_are(width):
     assert torch.equal(dq[0, 4:], (exact[4:, :70, : width - 8] * 0.5).bfloat16())
 
 
-def test_every_head_of_the_sums_is_waited_for_and_zeroed_in_time():
+def test_the_sums_have_room_for_twice_as_many_heads_as_the_lag():
     """There is room for ``2 * lag`` heads, or for all if they are fewer, and a counter for each head."""
     for heads, lag, room in ((7, 2, 4), (7, 3, 6), (7, 4, 7), (1, 5, 1), (7, None, 7)):
         numbers = torch.zeros(size_of(heads, lag, 128, 64, 3))
         ring, counters = ring_of(numbers, heads, 128, 64)
         assert ring.shape == (room * 3, 128, 64) and counters.shape == (1 + heads,) and counters.dtype == torch.int32
     few, many = problem_of(100, 100, masks.full()), problem_of(100, 100_000, masks.full())
-    assert lag_of(few, 128, 64) > lag_of(many, 128, 64) >= 2  # if N is large, few heads run at a time
+    assert lag_of(few, 128, 64) > lag_of(many, 128, 64) >= 2  # with many keys, few heads run at a time
     assert lag_of(few._replace(mask=masks.causal()), 128, 64) > lag_of(few, 128, 64) and lag_of(few, 128, 128) is None
 
 

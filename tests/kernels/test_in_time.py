@@ -1,4 +1,4 @@
-"""The process for checks that may never end: they share it until one fails; then the next one gets a new process."""
+"""Checks that may never end share a process until one of them fails. The next check gets a new process."""
 
 import math
 import os

@@ -56,7 +56,7 @@ def test_keys_are_read_once_per_block_of_columns():
     assert memory.bytes["store", "O"] == v.nbytes and memory.bytes["store", "state"] == 2 * 16 * 64 * 4
 
 
-def test_no_tokens_leave_the_state_as_it_was():
+def test_zero_tokens_do_not_change_the_state():
     q, k, v = qkv(1, 1, 1, 0, 0, 16, 16)
     start = torch.ones(1, 1, 16, 16, device=DEVICE)
     O, state = linear_attention(q, k, v, start=start, return_state=True)

@@ -20,5 +20,5 @@ TOOLS = (
 @pytest.mark.skipif(not PACKAGES.exists(), reason="make test-all installs it")
 @pytest.mark.parametrize("tool", TOOLS, ids=[name for name, *_ in TOOLS])
 def test_kernels_compile(tool):
-    """An older compiler takes less code: with it, a function of kernels cannot return None."""
+    """An older compiler refuses some code that a newer one takes, such as a function that returns None."""
     assert compiled(*tool, packages=PACKAGES)

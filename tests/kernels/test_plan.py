@@ -41,7 +41,7 @@ def results(q, k, v, **options):
 
 
 def assert_equal(ours, others, kernel, dQ=1):
-    """Assert equal bits; for the Hopper kernels' dQ, which is added up in any order, equality up to two roundings."""
+    """Assert equal bits. Hopper's dQ, at index ``dQ``, is added up in any order: it may differ by two roundings."""
     for place, (x, y) in enumerate(zip(ours, others, strict=True)):
         if kernel != "portable" and place == dQ and y.numel():
             eps = torch.finfo(x.dtype).eps
@@ -281,7 +281,7 @@ def test_a_cuda_graph_replays_with_other_inputs(kernel, causal):
 @pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_cuda_graph_outlives_cached_tables_and_launches(causal):
-    """The tables of tiles that it reads must last after the caches are cleared and new tensors are allocated."""
+    """The tables of tiles that the graph reads must last after the caches are cleared and new tensors are allocated."""
     q, k, v = (randn(1, 2, 2500, 64) for _ in range(3))
     expected = flash_attention(q, k, v, causal=causal, kernel="hopper")
     torch.testing.assert_close(flash_attention(q, k, v, causal=causal, kernel="hopper"), expected, rtol=0, atol=0)
@@ -328,7 +328,7 @@ def test_a_cuda_graph_of_decoding_replays_with_a_longer_text():
 @pytest.mark.parametrize("mode", [None, "reduce-overhead"])
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_torch_compile_gives_what_eager_gives(kernel, mode):
-    """With the default backend, and with the CUDA graphs that it makes."""
+    """With the default mode, and with the mode that makes CUDA graphs."""
 
     def model(q, k, v):
         return flash_attention(q, k, v, causal=True, kernel=kernel)

@@ -1,4 +1,4 @@
-"""Every rung is as exact as the production kernel must be, on a Hopper GPU and in the interpreter, and stands alone."""
+"""Every rung is as exact as the production kernel must be, compiled and interpreted, and imports nothing of ours."""
 
 import ast
 import inspect

@@ -83,7 +83,7 @@ def test_blocks_are_those_that_some_row_sees(Br, Bc, causal):
 
 
 class Operators(TorchDispatchMode):
-    """Record what its thread calls, as a CUDA graph of ``torch.compile`` owns the memory that its thread allocates."""
+    """Record the operators that this thread calls: a CUDA graph of ``torch.compile`` owns what its thread allocates."""
 
     def __init__(self):
         super().__init__()
@@ -122,7 +122,7 @@ def test_plain_order_leaves_causal_programs_with_unequal_work():
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_long_lists_are_cut_and_a_late_multiprocessor_delays_little(causal):
-    """Each next program goes to the multiprocessor that is free first. One of them is free late."""
+    """Each next program goes to the multiprocessor that is free first. One multiprocessor is free late."""
     H, N, side_by_side = 16, 32768, 8
     whole = 1, H, H, N, N, causal
     tiles, starts = table(*whole, side_by_side)

@@ -1,4 +1,4 @@
-"""Tensors without memory of their own: operators compute with them, every other function refuses them."""
+"""Distributed tensors are refused by every function, fake tensors by each function that is no operator of torch."""
 
 import pytest
 import torch

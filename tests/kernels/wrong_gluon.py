@@ -182,11 +182,12 @@ TWO_PASSES = [
 ]  # fmt: skip
 
 HARMLESS = [  # another line has the same effect
-    (key_gradients, "step_of_keys", "    wait_full(shared.q_full, t)\n", ""),  # the writer of P^T has waited for it
+    (key_gradients, "step_of_keys", "    wait_full(shared.q_full, t)\n", ""),  # the writer of P^T has waited for Q
     (backward_roles, "leave_out", "    fence_async_shared()\n", ""),  # the next step has a fence before anyone reads
     (backward_roles, "leave_out", "    wait_full(shared.q_full, t)\n", ""),  # the other consumer waits; both release dS
-    (backward_roles, "step", "return warpgroup_mma_wait(0, deps=(dK_j, dV_j))", "return dK_j, dV_j"),  # the next waits
-    (sums, "hold", "    fence_async_shared()\n", ""),  # ``narrow_share`` begins with one, for global memory
+    (backward_roles, "step", "return warpgroup_mma_wait(0, deps=(dK_j, dV_j))",
+     "return dK_j, dV_j"),  # the next wait is for these products, too
+    (sums, "hold", "    fence_async_shared()\n", ""),  # ``narrow_share`` begins with a fence, for global memory
 ]  # fmt: skip
 
 

@@ -74,7 +74,7 @@ def wrong_arguments(function):
 
 
 def refused(call):
-    """Assert that a call is refused with a sentence of one line, and return that."""
+    """Assert that a call is refused with a sentence of one line, and return it."""
     with pytest.raises((TypeError, ValueError)) as error:
         call()
     assert "\n" not in str(error.value)

@@ -1,4 +1,4 @@
-"""A function for models refuses a wrong argument in one sentence, which names it as the caller does."""
+"""A function for models refuses a wrong argument in one sentence, which names the argument as the caller does."""
 
 import math
 import re

@@ -52,7 +52,7 @@ def test_the_largest_tile_fits_and_the_next_does_not(card, d):
     assert sum(block_size.working_set(B + 16, B + 16, d).values()) > card.per_sm.block_bytes
 
 
-def test_where_no_tile_fits_a_sentence_says_so():
+def test_bad_input_gets_a_sentence():
     with pytest.raises(ValueError, match="no tile fits: 16 x 16 at d = 256 takes 66,688 bytes, there are 65,536"):
         block_size.largest(64 * 1024, 256, np.float32)
     with pytest.raises(ValueError, match="M must be a whole number from 1 on, got 0"):

@@ -61,7 +61,7 @@ def test_a_share_of_p_is_dropped_and_the_mean_factor_is_one(p):
     assert abs(Z.mean() - 1) < 4 * sigma / (1 - p)
 
 
-def test_no_dropout_keeps_all():
+def test_dropout_of_0_keeps_all_weights():
     assert (Dropout(0, 3).tile(*WHOLE) == 1).all()
 
 

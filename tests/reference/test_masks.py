@@ -1,4 +1,4 @@
-"""Masks: what they answer for each tile agrees with ``visible``, and that with matrices written by hand."""
+"""What a mask answers for each tile agrees with ``visible``, and ``visible`` with matrices written by hand."""
 
 import numpy as np
 import pytest
@@ -108,7 +108,7 @@ def test_masks_by_hand():
     assert drawn(window(1), 4, 4) == ["#...", "##..", ".##.", "..##"]  # Hugging Face's window of 2
     assert drawn(window(1, 1), 3, 5) == [".###.", "..###", "...##"]
     assert drawn(documents([0, 0, 3]), 3, 3) == ["##.", "##.", "..#"]
-    assert drawn(documents([0, 0, 1, 1]) & causal(), 3, 4) == ["##..", "..#.", "..##"]  # the first query is the second
+    assert drawn(documents([0, 0, 1, 1]) & causal(), 3, 4) == ["##..", "..#.", "..##"]  # the first query is at key 1
     assert drawn(documents([5, 6]), 3, 2) == ["..", "#.", ".#"]
     assert drawn(padding(2), 2, 3) == ["##.", "##."]
     assert drawn(prefix(2), 4, 4) == ["##..", "##..", "###.", "####"]
@@ -158,7 +158,7 @@ def test_causal_is_a_window_without_a_left_end():
     (lambda: causal() | None, TypeError, "got None"),
     (lambda: And(causal(), None), TypeError, "got None"),
     (lambda: Or(1, causal()), TypeError, "got 1"),
-    (lambda: documents([0, 1]) and causal(), TypeError, "truth value.*&.*|"),
+    (lambda: documents([0, 1]) and causal(), TypeError, r"truth value.*&.*\|"),
     (lambda: not causal(), TypeError, "truth value"),
     (lambda: (causal() | sinks(2)) or full(), TypeError, "truth value"),
     (lambda: window(True), ValueError, "got True, 0"),

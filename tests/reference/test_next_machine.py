@@ -37,7 +37,7 @@ def test_cycles_of_half_a_product_are_refused():
 
 
 def alternations(c):
-    """Return how many runs of one sign the relative error of a polynomial has that reach nearly its largest size."""
+    """Return in how many runs of one sign the relative error of a polynomial reaches 97 % of its largest size."""
     x = np.linspace(0, 1, 100_001)[1:]
     error = np.polynomial.polynomial.polyval(x, c.astype(np.float64)) / 2**x - 1
     runs = np.split(error, np.flatnonzero(np.diff(np.sign(error))) + 1)
@@ -46,7 +46,7 @@ def alternations(c):
 
 @pytest.mark.parametrize("degree", [1, 2, 3, 4])
 def test_the_largest_error_alternates(degree):
-    """By Chebyshev's theorem, no other polynomial of this degree that is 1 at 0 then has a smaller largest error."""
+    """If so, by Chebyshev's theorem, no polynomial of this degree that is 1 at 0 has a smaller largest error."""
     c = minimax(degree)
     assert c.dtype == np.float32 and len(c) == degree + 1 and c[0] == 1
     assert alternations(c) == degree + 1

@@ -30,7 +30,7 @@ def test_each_text_has_the_output_that_it_has_alone():
         np.testing.assert_allclose(lse[part], alone[1], 1e-12, 1e-13)
 
 
-def test_it_equals_the_mask_of_documents_in_one_row():
+def test_packed_texts_equal_one_text_with_a_mask_of_documents():
     ends, (Q, K, V) = packed_texts.offsets(LENGTHS), (rows(seed, 17, 4) for seed in (0, 1, 2))
     row = causal() & documents(np.repeat(np.arange(5), LENGTHS))
     exact = attention(Q, K, V, mask=row, return_lse=True)

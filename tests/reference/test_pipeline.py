@@ -21,7 +21,7 @@ DESIGNS = [
         (1, 2, 3, 4), *[(True, False)] * 2, (1, 2), (True, False)
     )
 ]
-LOCKED = Design(consumers=1)
+LOCKED = Design(consumers=1)  # one of 128 rows: both warpgroups locked together
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ LADDER = {
 
 
 @pytest.mark.parametrize("design, cycles", LADDER.values(), ids=LADDER)
-def test_cycles_a_block_when_the_pipeline_is_filled(head, design, cycles):
+def test_cycles_per_block_when_the_pipeline_is_filled(head, design, cycles):
     Q, K, V = head
     run = pipeline.forward(Q[:128], K, V, design, Bc=16)  # 32 blocks
     assert run.steady == cycles and run.blocks == 32

@@ -191,7 +191,7 @@ def test_replayed_dropout_equals_that_of_standard_attention():
         assert np.abs(mine - stored).max() < 1e-13
 
 
-def test_dropout_of_nothing_is_plain_attention():
+def test_dropout_of_0_is_plain_attention():
     Q, K, V, _ = inputs(30, 40, 8, 8)
     O, lse = tiling.fa2_forward(Q, K, V, 8, 8, Rules(dropout=Dropout(0, 5), mask=causal()))
     O_dense, lse_dense = attention(Q, K, V, mask=causal(), return_lse=True)

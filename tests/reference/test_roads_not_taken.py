@@ -75,7 +75,7 @@ def test_a_growing_maximum_and_strided_inputs(road):
 
 
 @pytest.mark.parametrize("road", [ALL["row by row"], ALL["lazy"]])
-def test_no_key_gives_zeros(road):
+def test_without_keys_the_output_is_zero(road):
     assert not road(*inputs(5, 0, 4, 4)).any()
 
 

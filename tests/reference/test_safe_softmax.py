@@ -47,7 +47,7 @@ def test_a_row_without_keys_has_zero_weights():
     [(safe_softmax.naive_streamed, 2), (safe_softmax.safe_streamed, 3), (safe_softmax.online_streamed, 2)],
 )
 @pytest.mark.parametrize("block", [1, 7, 64, 1000])
-def test_accesses_an_element_are_those_of_milakov_and_gimelshein(streamed, loads, block):
+def test_accesses_per_element_are_those_of_milakov_and_gimelshein(streamed, loads, block):
     x, memory = ROWS["normal"], Memory()
     streamed(x, block, memory)
     assert (memory.loaded, memory.stored) == (loads * x.nbytes, x.nbytes)

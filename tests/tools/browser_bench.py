@@ -17,10 +17,10 @@ from tests.browser import website
 from tests.browser.lab import ROOT, Lab, chromium, figures
 from tests.browser.test_drawn import CELL, RUN
 from tests.browser.test_page import DRAGS, middle
-from tests.browser.test_site import BESIDE, FIGURES, LESSONS
+from tests.browser.test_site import FIGURES, LESSONS, OTHERS
 
 PRESSES = 40
-QUICK, NEW = (16, 33), 150  # limits in ms: median and 95th percentile if the page has the numbers; median of others
+QUICK, NEW = (16, 33), 150  # limits in ms: median and 95th percentile if the page has the numbers; else one for both
 VISITS, FIRST = 5, 1000  # visits of each page of the site; the limit in ms for its first picture
 MEGABYTES = {"the site": 25, "its largest figure": 3}
 
@@ -92,7 +92,7 @@ def report(name, where, host):
         clock.press(there)
         host.page.wait_for_timeout(60)
         if clock.input_value() == before:
-            there, back = back, there  # it was at the end
+            there, back = back, there  # the slider was at its end
         presses += 1
     print_times(name, where, clock.get_attribute("data-field"), host.evaluate("() => answers"))
 
@@ -145,7 +145,7 @@ def print_times(name, where, field, answers, limits=QUICK):
 def report_site(browser, site):
     """Print when each page of the site, opened from its file, shows its first picture, and how large the site is."""
     print(f"\nThe site: ms until a first picture answers, quickest and slowest of {VISITS} visits; limit: {FIRST}")
-    for path in LESSONS + BESIDE + FIGURES:
+    for path in LESSONS + OTHERS + FIGURES:
         times = [visited(browser, f"{site.as_uri()}/{path}") for _ in range(VISITS)]
         # The quickest is the page's own time: other work of the machine only adds to it.
         print(f"{path:44}{min(times):7.0f}{max(times):7.0f} {'!' if min(times) > FIRST else ''}".rstrip(), flush=True)

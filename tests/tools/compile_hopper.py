@@ -127,7 +127,7 @@ def assembled(compiled):
         code = instructions(output("cuobjdump", "-sass", cubin).stdout)
         used = resources(cubin.read_bytes())
     bodies = [[text for at, text in code if begin <= at <= end] for begin, end in loops(code)]
-    # They say that products are serialized: each waits for the one before. (C7519: an instruction was inserted.)
+    # Warnings that products are serialized: each waits for the one before. (C7519: an instruction was inserted.)
     warnings = re.findall(r"C75(?!19)\d\d.*", report)
     return used | {
         "shared": compiled.metadata.shared,

@@ -7,7 +7,7 @@ from pathlib import Path
 class Once:
     """Call functions once for all processes that share a folder.
 
-    The first process stores the result there as JSON, and the others wait. After a failure, the next one tries again.
+    The first process stores the result there as JSON, the others wait. After a failure, the next process tries again.
     """
 
     def __init__(self, folder: Path):

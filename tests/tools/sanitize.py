@@ -19,7 +19,7 @@ from tests.tools import racecheck
 TOOLS = {"memcheck": ["--error-exitcode", "1"], "racecheck": ["--print-limit", "1000"]}
 SUMMARIES = {"memcheck": "ERROR", "racecheck": "RACECHECK"}
 PARTS = 7  # per tool: two tools share 16 cores, and each process takes gigabytes of a GPU's memory
-SECONDS = 400  # limit of a part, since a hung kernel never ends; under racecheck its seven tests take 12 s each
+SECONDS = 400  # limit of a part, since a hung kernel never ends; under racecheck a test takes about 12 s
 PORT, PORTS = 49152, 10  # the sanitizer's first port, and how many it tries: each process gets ports of its own
 
 

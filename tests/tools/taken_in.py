@@ -38,7 +38,7 @@ def in_window(mask, Nq, Nk):
 
 
 def assert_forward_takes_in(seen, mask, Br, kernel="forward"):
-    """Compare with ``seen`` [Nq, Nk], the scores that a mask shows. Keys that no query sees in a window are NaN."""
+    """Compare with ``seen`` [Nq, Nk], the scores that a mask shows. Under a window, keys that no query sees are NaN."""
     (Nq, Nk), d = seen.shape, 64
     first = torch.arange(d) == 0  # the column of q and k that is not 0
     q, v = first.expand(1, 1, Nq, d).to(NARROW), signs(1, 1, Nk, d)

@@ -48,7 +48,7 @@ test("an event is a step whose words differ not only in numbers", () => {
   assert.deepEqual([...events(["K₃ comes in 1 µs.", "K₂ comes in −2 ms.", "V₂ comes in 1.2 h."]).values()], [0, 2]);
 });
 
-test("a short clock shows each step for a second, a long one takes 12 seconds and shows its events for one each", () => {
+test("a short clock shows each step for a second, a long one takes 12 seconds and shows each event for a second", () => {
   assert.deepEqual(
     schedule(words(7, {})).map(({ ms }) => ms),
     Array(7).fill(1000),
