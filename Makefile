@@ -81,6 +81,7 @@ lint: $(TEST_STAMP) $(NODE_STAMP)
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check --quiet . || { echo "make format writes the files above in ruff's form."; exit 1; }
 	$(BIN)/python -m mypy
+	$(BIN)/python -m codespell_lib
 	@test ! -e $(NODE_STAMP) || $(BIOME) check --error-on-warnings
 
 format: $(TEST_STAMP) $(NODE_STAMP)

@@ -238,8 +238,8 @@ def split(x):
 
 
 def broadcast(a, b):
-    datas = np.broadcast_arrays(a.data, b.data)
-    return tuple(Value(data, x.dtype, x._layout or y._layout) for data, x, y in zip(datas, (a, b), (b, a), strict=True))
+    A, B = np.broadcast_arrays(a.data, b.data)
+    return Value(A, a.dtype, a._layout or b._layout), Value(B, b.dtype, b._layout or a._layout)
 
 
 def broadcast_to(x, *shape):
