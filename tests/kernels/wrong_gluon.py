@@ -111,6 +111,7 @@ BACKWARD = [
     (backward_roles, "step", "    wait_full(shared.do_full, t)\n", ""),
     (backward_roles, "step", "    St_ij = warpgroup_mma_wait(1, deps=(St_ij,))\n", ""),
     (backward_roles, "step", "dPt_ij = warpgroup_mma_wait(0, deps=(dPt_ij,))", "pass"),
+    (backward_roles, "step", "return warpgroup_mma_wait(0, deps=(dK_j, dV_j))", "return dK_j, dV_j"),
     (backward_roles, "step", "        wait_full(shared.ds_full, t - 1)\n", "        pass\n"),
     (backward_roles, "step", "    fence_async_shared()\n", ""),
     (backward_roles, "step", "    release(shared.ds_full, t)\n", ""),
@@ -185,8 +186,6 @@ HARMLESS = [  # another line has the same effect
     (key_gradients, "step_of_keys", "    wait_full(shared.q_full, t)\n", ""),  # the writer of P^T has waited for Q
     (backward_roles, "leave_out", "    fence_async_shared()\n", ""),  # the next step has a fence before anyone reads
     (backward_roles, "leave_out", "    wait_full(shared.q_full, t)\n", ""),  # the other consumer waits; both release dS
-    (backward_roles, "step", "return warpgroup_mma_wait(0, deps=(dK_j, dV_j))",
-     "return dK_j, dV_j"),  # the next wait is for these products, too
     (sums, "hold", "    fence_async_shared()\n", ""),  # ``narrow_share`` begins with a fence, for global memory
 ]  # fmt: skip
 
