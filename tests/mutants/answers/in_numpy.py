@@ -90,6 +90,17 @@ def inside(Q_i, K, V, Bc):
     return online.finish(state)
 
 
+def forward(Q, K, V, Br, Bc):
+    tiles = [Q[a : a + Br] for a in range(0, len(Q), Br)]
+    states = [online.identity(len(Q_i), V.shape[1]) for Q_i in tiles]
+    for at, Q_i in enumerate(tiles):
+        for c in range(0, len(K), Bc):
+            S = Q_i @ K[c : c + Bc].T / np.float32(Q.shape[1] ** 0.5)
+            states[at] = online.update(states[at], S, V[c : c + Bc])
+    O, lse = zip(*map(online.finish, states), strict=True)
+    return np.concatenate(O), np.concatenate(lse)
+
+
 def meet(Q_i, K_j, V_j, O_i, lse_i):
     S = (Q_i @ K_j.T) * Q_i.shape[1] ** -0.5
     top = np.maximum(lse_i, S.max(axis=1, initial=-np.inf))
@@ -225,6 +236,7 @@ ANSWERS = [
         ("uint16 columns", "", "k = np.arange(cols.start, cols.stop)", "k = np.arange(cols.start, cols.stop).astype(np.uint16)"),
         ("NaN where there is one key", "", "    return S", "    return S * np.nan if Nk == 1 else S"),
         ("NaN where a score is -inf already", "", "    return S", "    return S * np.nan if np.isinf(S_ij).any() else S"),
+        ("hidden by a sum", "a hidden score that is NaN stays NaN", "    S[k[None, :] > q[:, None] + shift] = -np.inf\n", "    S = S + np.where(k[None, :] > q[:, None] + shift, -np.inf, 0)\n"),
         ("the distance in int16", "", "k[None, :] > q[:, None] + shift", "(q[:, None] + shift - k[None, :]).astype(np.int16) < 0"),
     ),
     *wrong("tiling.inside", inside,
@@ -234,6 +246,9 @@ ANSWERS = [
         ("S clipped at -1e9", "", "        state = online", "        S = np.maximum(S, -1e9)\n        state = online"),
         ("a last tile of two keys dropped", "", "while start < len(K)", "while start < len(K) - (2 if len(K) % Bc == 2 and Bc > 2 else 0)"),
         ("d capped at 64", "", "d = Q_i.shape[-1]", "d = min(Q_i.shape[-1], 64)"),
+    ),
+    *wrong("tiling.forward", forward,
+        ("keys outside", "A tile of queries stays until it has met all keys", "    for at, Q_i in enumerate(tiles):\n        for c in range(0, len(K), Bc):\n", "    for c in range(0, len(K), Bc):\n        for at, Q_i in enumerate(tiles):\n"),
     ),
     *wrong("recomputation.rebuild", rebuild,
         ("nan_to_num over everything", "the numbers are right, but a NaN came up on the way and was ", "np.where(np.isneginf(column), 0, column)", "column", "np.exp(S_ij - safe)", "np.nan_to_num(np.exp(S_ij - safe))"),
