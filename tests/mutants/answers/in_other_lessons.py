@@ -400,6 +400,7 @@ ANSWERS = [
     *wrong("decoding.parts", parts,
         ("more than 0.95", "", "<", "<="),
         ("0.95 of all", "You required a share of 0.95.", "0.95 * best", "min(0.95, best)"),
+        ("of 128 parts at most", "", "range(1, tiles + 1)", "range(1, min(tiles, 128) + 1)"),
     ),
     *wrong("decoding.packed", packed,
         ("head first", "You let rows run over heads first.", "group.swapaxes(0, 1)", "group"),
