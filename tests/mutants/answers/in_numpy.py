@@ -214,6 +214,8 @@ ANSWERS = [
         ("O off by a tenth where V is float16 and has more than 8 keys", "", "    return State(m, l, O)", "    return State(m, l, O * (0.9 if V_j.dtype == np.float16 and len(V_j) > 8 else 1))"),
         ("not rescaled where np.isclose(m_i, m)", "", "np.exp(m_i - safe)", "np.where(np.isclose(m_i, m), np.float32(1), np.exp(m_i - safe))"),
         ("O not rescaled where no row rises much", "", "O_i * alpha.reshape(-1, 1)", "O_i * (alpha.reshape(-1, 1) if (alpha < 0.999).any() else 1)"),
+        ("the first 1,000 keys", "not all keys of the block were taken in", "    m = np.maximum(m_i, np.max(S_ij, axis=1))", "    S_ij, V_j = S_ij[:, :1000], V_j[:1000]\n    m = np.maximum(m_i, np.max(S_ij, axis=1))"),
+        ("the state in float16", "the weights or sums were rounded to float16", "return State(m, l, O)", "return State(*(x.astype(np.float16).astype(np.float32) for x in (m, l, O)))"),
         ("rows whose last key is masked keep their state", "", "    m = np.maximum(m_i, np.max(S_ij, axis=1))", "    S_ij = np.where(np.isneginf(S_ij[:, -1:]), -np.inf, S_ij)\n    m = np.maximum(m_i, np.max(S_ij, axis=1))"),
         ("the first n keys count, where n are visible", "", "    m = np.maximum(m_i, np.max(S_ij, axis=1))", "    S_ij = np.where(np.arange(S_ij.shape[1]) < (S_ij > -np.inf).sum(1)[:, None], S_ij, -np.inf)\n    m = np.maximum(m_i, np.max(S_ij, axis=1))"),
         ("one key: its weight is 1", "", "np.exp(S_ij - safe.reshape(-1, 1))", "np.exp(S_ij - safe.reshape(-1, 1)) if S_ij.shape[1] > 1 else np.where(m_i[:, None] > -np.inf, np.exp(S_ij - safe.reshape(-1, 1)), 1)"),

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from flashlab.reference.block_size import working_set
 from flashlab.reference.eight_bits import TensorCore, to_e4m3
 from flashlab.reference.online_softmax import State
 from tests.mutants.answers import wrong
@@ -212,6 +213,13 @@ def overlap(H, Hk, itemsize, flop_rate, wire_rate):
     return (nbytes / wire_rate) / (flops / flop_rate)
 
 
+def largest(sram_bytes, d, step):
+    B = 0
+    while sum(working_set(B + step, B + step, d).values()) <= sram_bytes:
+        B += step
+    return B
+
+
 def choose(lengths, us, able, N):
     best = None
     for cell, length in enumerate(lengths):
@@ -325,6 +333,9 @@ ANSWERS = [
     *wrong("roads_not_taken.reach", reach,
         ("not below 1", "", "max(0,", "max(1,"),
         ("counted in float16", "", "stop - 1 + w", "int(np.float16(stop - 1 + w))"),
+    ),
+    *wrong("block_size.largest", largest,
+        ("up to 1,024", "", "    while", "    while B + step <= 1024 and"),
     ),
     *wrong("block_size.formula", formula,
         ("one more", "one too many", "math.ceil(M / (4 * d))", "M // (4 * d) + 1"),
@@ -465,6 +476,7 @@ ANSWERS = [
     ),
     *wrong("which_version_when.choose", choose,
         ("difference", "took the nearest cell by the difference of lengths", "abs(math.log2(length / N))", "abs(length - N)"),
+        ("the first version", "\nNone", "(apart, time) < best[0]", "(apart, version) < best[0]", "best = (apart, time)", "best = (apart, version)"),
         ("longer cells only", "", "abs(math.log2(length / N))", "math.log2(length / N) % 99"),
     ),
     *wrong("linear_attention.merge", merge_states,
@@ -485,9 +497,12 @@ ANSWERS = [
     *wrong("next_machine.exp2", exp2,
         ("truncated", "rounded n towards 0", "np.floor", "np.fix"),
         ("in half precision", "rounds more coarsely", "np.ldexp(value,", "np.ldexp(value.astype(np.float16),"),
+        ("in float64", "return float32, like x", "np.ldexp(value,", "np.ldexp(value.astype(float),"),
+        ("x raised to -126", "raise x to −127, no further", "-127", "-126"),
     ),
     *wrong("next_machine.lazy", lazy,
         ("natural threshold", "compared scores with the threshold as it is", "threshold * np.log(2)", "threshold"),
+        ("never raised", "\nNone", "np.where(high, top, state.m)", "np.where(np.isneginf(state.m), top, state.m)"),
         ("raised for all rows", "raised all rows for one", "np.where(high, top, state.m)", "top if high.any() else state.m"),
         ("guard below -1e6", "", "np.isneginf(m)", "(m < -1e6)"),
         ("no guard", "subtracted −∞ from −∞", "np.where(np.isneginf(m), 0, m)", "m"),
