@@ -13,6 +13,11 @@ HIDDEN = (
     "Prevent it: guard −∞, and the division by 0."
 )
 
+STILL_THERE = (
+    "the numbers are right, but a hidden score that is NaN stays NaN: −∞ was added to it. Put −∞ in its place, with "
+    "np.where."
+)
+
 ADDED = (
     "a small number was added to the denominator or under the logarithm, it seems. float32 may hide its effect, but in "
     "exact arithmetic the result is off. Guard the one case in which the sum is 0 instead."
@@ -48,6 +53,13 @@ def no_nan_replaced(attempt: Callable, *args) -> str | None:
         for (owner, name), original in zip(owners, originals, strict=True):
             setattr(owner, name, original)
     return HIDDEN if any(seen) else None
+
+
+def hidden_whatever_they_are(attempt: Callable, S_ij: np.ndarray, *others) -> str | None:
+    """Law: −∞ takes the place of hidden scores, of NaN, too. ``attempt(S_ij, *others)`` returns scores, some hidden."""
+    hidden = np.asarray(attempt(np.zeros_like(S_ij), *others)) == -np.inf  # [Br, Bc]
+    found = np.asarray(attempt(np.where(hidden, np.float32(np.nan), S_ij), *others))  # [Br, Bc]
+    return None if (found[hidden] == -np.inf).all() else STILL_THERE
 
 
 def nothing_added(ones: Callable) -> Callable[..., Broken | None]:

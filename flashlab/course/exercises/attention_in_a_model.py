@@ -71,6 +71,32 @@ def _gradients_flow(forward, x, *settings):
         )
 
 
+EXCHANGED = "the numbers are right, but they stay the same if the module has another attention. Call self.attention."
+REPEATED = (
+    "the numbers are right, but self.attention got {} heads of K and V: they have num_kv_heads = {}, and query heads "
+    "share them. Repeated ones take the memory that sharing saves."
+)
+
+
+def _attends(forward, x, num_heads, num_kv_heads, causal):
+    """Law: the module's attention attends, whichever it is, and gets no more than num_kv_heads heads of K and V."""
+    heads = []
+
+    def to_itself(Q, K, V, *, causal):
+        """Let each query see its own key only."""
+        heads.extend((K.shape[1], V.shape[1]))
+        return V.repeat_interleave(Q.shape[1] // V.shape[1], 1)
+
+    module = FlashAttention(x.shape[-1], num_heads, num_kv_heads, causal=causal, attention=to_itself).to(DEVICE)
+    with torch.no_grad():
+        yours = forward(module, _shared(x))
+        most = max(heads, default=0)
+        right = FlashAttention.forward(module, _shared(x))
+    if not torch.allclose(yours, right, rtol=1e-3, atol=1e-3 * right.abs().max().item()):
+        return EXCHANGED
+    return REPEATED.format(most, num_kv_heads) if most > num_kv_heads else None
+
+
 def _forward(x, num_heads, num_kv_heads, causal):
     """What the module computes, head by head."""
     W = {name: weight.astype(x.dtype) for name, weight in _weights(x.shape[-1], num_heads, num_kv_heads).items()}
@@ -112,7 +138,7 @@ forward = Exercise(
     ),
     draw=_draw_forward,
     draws=5,
-    laws=(_gradients_flow,),
+    laws=(_gradients_flow, _attends),
     sways=True,
     mistakes=(
         Mistake("took a view as [B, H, N, d], which cuts positions into pieces.",

@@ -186,6 +186,34 @@ def _run(program, Q, K, V, stages, budget=None):
     return pipeline.forward(Q, K, V, design, consumer=program)
 
 
+def _a_softmax_per_block(program, Q, K, V, stages):
+    """Law: each consumer takes the time of a softmax once for each block."""
+    taken = []  # (consumer, block, cycles)
+
+    def noted(pipe, w):
+        steps, answer = program(pipe, w), None
+        while True:
+            try:
+                step = steps.send(answer)
+            except StopIteration:
+                return
+            if isinstance(step, Work) and step.kind == "softmax":
+                taken.append((w, step.j, step.cycles))
+            answer = yield step
+
+    _run(noted, Q, K, V, stages)
+    blocks = range(-(-len(K) // 128))
+    expected = [(w, j, pipeline.Budget().softmax) for w in (0, 1) for j in blocks]
+    if {it[:2] for it in taken} < {it[:2] for it in expected}:
+        return "the numbers are right, but the clock did not see every softmax: yield Work for each block."
+    if sorted(taken) != expected:
+        return (
+            "the numbers are right, but not the times: the clock must see one softmax of pipe.cost.softmax cycles for "
+            "each block."
+        )
+    return None
+
+
 def _beside(program, Q, K, V, stages):
     """Law: a softmax begins when its scores are there, and runs beside the product of the block before."""
     if len(K) <= 128:
@@ -203,8 +231,6 @@ def _beside(program, Q, K, V, stages):
         for softmax in events
         if softmax.kind == "softmax"
     ]
-    if len(beside) * 128 < len(K):
-        return "the numbers are right, but the clock did not see every softmax: yield Work for each block."
     if not all(beside[1:]):
         return (
             "the numbers are right, but a softmax waits for the product of the block before, so the units take turns. "
@@ -257,7 +283,7 @@ consume = Exercise(
     ),
     draw=_draw_tile,
     draws=20,
-    laws=(_beside, _waits_for_products),
+    laws=(_a_softmax_per_block, _beside, _waits_for_products),
     sways=True,
     level=3,
     minutes=40,
@@ -275,7 +301,8 @@ consume = Exercise(
         Mistake("gave the stage back as soon as its products were asked for.",
                 "They still read it: arrive at `empty` after Finish(0).",
                 "        yield Finish(1 if", "        yield Arrive(pipe.empty[stage])\n        yield Finish(1 if"),
-        Mistake("never arrived at `empty`.", "The producer waits there once all stages are filled.",
+        Mistake("left out arrivals at `empty`.",
+                "The producer waits there once all stages are filled: both consumers arrive in each step.",
                 "        yield Arrive(pipe.empty[stage])\n", ""),
         Mistake("never changed the phase.", "A stage that comes up again has the other one.",
                 "yield Wait(pipe.full[stage], phase)", "yield Wait(pipe.full[stage], 0)"),

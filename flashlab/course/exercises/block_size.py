@@ -100,9 +100,9 @@ def widest(sram_bytes, d, step):
 
 
 def _draw_largest(rng, size):
-    """Draw a memory for a tile of B, with room to spare or not."""
+    """Draw a memory for a tile of B below 4,096, of up to 64 MiB, with room to spare or not."""
     d, step = whole(rng, size, 256), whole(rng, size, 64)
-    B = step * int(rng.integers(0, size + 1))
+    B = step * int(rng.choice([rng.integers(0, size + 1), min(whole(rng, size, 1000), 4000 // step)]))
     least, most = max(1, _bytes(B, d)), _bytes(B + step, d) - 1
     return int(rng.choice([least, most, rng.integers(least, most + 1)])), d, step
 

@@ -137,9 +137,10 @@ def fewest(programs, tiles, slots):
 
 
 def _draw_parts(rng, size):
-    """Draw programs, tiles and slots with one right answer, in whatever order w is computed."""
+    """Draw programs, tiles and slots with one right answer, in whatever order w is computed. It may be hundreds."""
+    most = int(rng.choice([3, 600]))
     while True:
-        programs, tiles, slots = whole(rng, size, 600), whole(rng, size, 256), whole(rng, size, 300)
+        programs, tiles, slots = whole(rng, size, most), whole(rng, size, 8192), whole(rng, size, 600)
         S = np.arange(1, tiles + 1)  # [tiles]
         waves = -(-programs * S // slots)  # [tiles]
         shares = programs * S / slots / waves  # [tiles]

@@ -144,7 +144,7 @@ def _draw_without_mean(rng, size):
 without_mean = Exercise(
     reference=less_mean,
     edges=(
-        Case("one query, two keys, one column", (np.float32([[2]]), np.float32([[1], [5]]), 0.5)),
+        Case("one query, three keys, two columns", (np.float32([[2, 0]]), np.float32([[1, 2], [5, 0], [3, 1]]), 0.5)),
         Case("two queries, two columns", (np.float32([[1, 0], [0, 1]]), np.float32([[1, 5], [3, 7]]), 0.5)),
         Case("one key: nothing is left of it", (np.float32([[1, 2]]), np.float32([[3, 4]]), 1.0)),
     ),

@@ -6,7 +6,7 @@ import numpy as np
 
 from flashlab.grading.draws import hidden, scores
 from flashlab.grading.exercise import Case, Exercise, Mistake, Question
-from flashlab.grading.laws import no_nan_replaced
+from flashlab.grading.laws import hidden_whatever_they_are, no_nan_replaced
 from flashlab.reference import online_softmax
 
 __all__ = [
@@ -146,10 +146,11 @@ def _documents(ids, rows, cols):
 
 
 def _draw_documents(rng, size):
-    """Draw a tile of a row of packed texts. The numbers of the texts rise, and may skip some."""
+    """Draw a tile of a row of packed texts. The numbers of the texts rise, and may skip many."""
     N = int(rng.integers(1, size + 1))
     begins = rng.random(N) < rng.choice([0, 0.3, 1])  # [N]
-    ids = np.cumsum(begins * rng.integers(1, 4, N))  # [N]
+    steps = rng.integers(1, 4, N) * 2 ** rng.choice([0, 0, 8, 16, 32], N)  # [N]: few bits do not hold all numbers
+    ids = np.cumsum(begins * steps)  # [N]
     starts = rng.integers(N, size=2)
     i, j = np.ogrid[tuple(slice(start, rng.integers(start, N) + 1) for start in starts)]
     return scores(rng, i.size, j.size), i, j, ids
@@ -164,7 +165,7 @@ documents = Exercise(
         Case("a tile above the diagonal, of one document", _documents([1, 1, 1, 1], (0, 2), (2, 4))),
     ),
     draw=_draw_documents,
-    laws=(no_nan_replaced,),
+    laws=(no_nan_replaced, hidden_whatever_they_are),
     mistakes=(
         Mistake("left the causal part out.", "A query must not see the future of its own document.", " & (j <= i)", ""),
         Mistake("hid the query's own key.", "It is ≤, not <.", "j <= i", "j < i"),
@@ -211,7 +212,7 @@ softcap = Exercise(
         Case("a row that sees nothing", (np.float32([[5, 1]]), np.zeros((1, 2), bool), 4.0)),
     ),
     draw=_draw_softcap,
-    laws=(no_nan_replaced,),
+    laws=(no_nan_replaced, hidden_whatever_they_are),
     mistakes=(
         Mistake("gave hidden scores −cap, which has a weight: the cap turns −∞ into −cap.",
                 "Set hidden scores to −∞ after the cap.",
@@ -246,7 +247,7 @@ cap_slope = Exercise(
     reference=slope_of_softcap,
     edges=(
         Case("a score of 0: the slope is 1", (np.zeros((1, 1), np.float32), 30.0)),
-        Case("a score at the cap, on either side", (np.float32([[30, -30]]), 30.0)),
+        Case("a score at the cap, on either side, and a small one", (np.float32([[30, -30, 0.5]]), 30.0)),
         Case("scores far beyond the cap: flat", (np.float32([[0, 900, -900]]), 30.0)),
     ),
     draw=_draw_slope,

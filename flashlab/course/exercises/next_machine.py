@@ -5,7 +5,7 @@ import numpy as np
 from flashlab.course.exercises.online_softmax.one_block import draw_block
 from flashlab.course.exercises.online_softmax.states import state_of
 from flashlab.grading import draws
-from flashlab.grading.exercise import Case, Exercise, Mistake, Question
+from flashlab.grading.exercise import Broken, Case, Exercise, Mistake, Question
 from flashlab.reference import next_machine as reference
 from flashlab.reference import online_softmax
 
@@ -117,6 +117,19 @@ def _draw_exp2(rng, size):
     return np.asarray(x, np.float32), coefficients
 
 
+def _in_float32(exp2, x, coefficients):
+    """Law: results are in float32."""
+    dtype = np.asarray(exp2(x, coefficients)).dtype
+    return None if dtype == np.float32 else f"the numbers are right, but they are in {dtype}: return float32, like x."
+
+
+def _as_good_as_0(exp2):
+    """Law: for x far below 0 the result is at most 2^-127."""
+    found = np.asarray(exp2(np.float32([-1000, -inf]), STRAIGHT))
+    if (found > 2.0**-127).any():
+        return Broken("x = −1000 and x = −∞", "the result is larger than 2^-127: raise x to −127, no further.")
+
+
 STRAIGHT, BENT = np.float32([1, 1]), np.float32([1, 0.66, 0.33])
 
 exp2 = Exercise(
@@ -130,6 +143,8 @@ exp2 = Exercise(
         Case("numbers so low that 2^x is 0 for float32", (np.float32([-1, -200, -1e6, -inf]), STRAIGHT)),
     ),
     draw=_draw_exp2,
+    laws=(_in_float32,),
+    once=(_as_good_as_0,),
     level=2,
     minutes=20,
     hints=(
@@ -190,7 +205,8 @@ lazy = Exercise(
     reference=reference.lazy_update,
     edges=(
         Case("a maximum that rises by 5, 7.2 in units of log2", (SEEN, np.float32([[5]]), THREE, 8.0)),
-        Case("a maximum that rises by 6, 8.7 in units of log2", (SEEN, np.float32([[6]]), THREE, 8.0)),
+        Case("maxima that rise by 6, 9 and 12, all by more than 8 in units of log2",
+             (state_of([0] * 3, [1] * 3, [[2]] * 3), np.float32([[6], [9], [12]]), THREE, 8.0)),
         Case("two rows, of which one rises enough",
              (state_of([0, 0], [1, 1], [[2], [2]]), np.float32([[1], [9]]), THREE, 8.0)),
         Case("a first block, of a score far below 0", (NOTHING, np.float32([[-2e9]]), THREE, 8.0)),

@@ -42,15 +42,12 @@ def forward_head_by_head(self, x):
     return self.o_proj(torch.cat(heads, -1))
 
 
-def forward_without_the_kernel(self, x):
-    q, k, v = (proj(x) for proj in (self.q_proj, self.k_proj, self.v_proj))
+def forward_by_products(self, x):
+    weights = self.q_proj.weight, self.k_proj.weight, self.v_proj.weight
     d = x.shape[-1] // self.num_heads
-    q, k, v = (y.reshape(*x.shape[:2], -1, d) for y in (q, k, v))
-    k, v = (y.repeat_interleave(self.num_heads // self.num_kv_heads, 2) for y in (k, v))
-    S = torch.einsum("bihd,bjhd->bhij", q, k) / math.sqrt(d)
-    if self.causal:
-        S = S + torch.full_like(S, -torch.inf).triu(1)
-    return F.linear(torch.einsum("bhij,bjhd->bihd", S.softmax(-1), v).flatten(2), self.o_proj.weight)
+    q, k, v = (torch.einsum("bnm,hdm->bhnd", x, W.reshape(-1, d, x.shape[-1])) for W in weights)
+    O = self.attention(q, k, v, causal=self.causal)
+    return torch.einsum("bhnd,mhd->bnm", O, self.o_proj.weight.reshape(-1, self.num_heads, d))
 
 
 def step_as_a_tuple(Q, K, V, past_K, past_V):
@@ -74,7 +71,7 @@ def step_with_a_mask(Q, K, V, past_K, past_V):
 
 
 RIGHT = {
-    "attention_in_a_model.forward": [forward_by_views, forward_head_by_head, forward_without_the_kernel],
+    "attention_in_a_model.forward": [forward_by_views, forward_head_by_head, forward_by_products],
     "attention_in_a_model.step": [step_as_a_tuple, step_into_room_set_aside, step_with_a_mask],
 }
 

@@ -85,9 +85,25 @@ def test_a_consumer_without_softmax_gets_a_sentence(capsys):
     assert "the clock did not see every softmax" in capsys.readouterr().out
 
 
+WORK = 'yield Work("softmax", this.j, pipe.cost.softmax)'
+
+
 @pytest.mark.parametrize(
     "consume, message",
     [
+        (edited(CONSUME, WORK, WORK.replace(")", " // 2)")), "one softmax of pipe.cost.softmax cycles for each block"),
+        (
+            edited(
+                CONSUME,
+                "if before:\n            state",
+                f"if before:\n            {WORK.replace('this', 'before')}\n            state",
+            ),
+            "one softmax of pipe.cost.softmax cycles for each block",
+        ),
+        (
+            edited(CONSUME, "yield Arrive(pipe.empty[stage])", "yield from [Arrive(pipe.empty[stage])] * w"),
+            "You left out arrivals at `empty`.",
+        ),
         (lambda pipe, w: None, "consumer 0 is no generator: its function must yield its operations"),
         (lambda pipe, w: iter([3]), "consumer 0 is no generator"),
         (edited(CONSUME, "yield Finish(0)", "yield 0"), "consumer 0 yields 0, which is no operation such as Wait"),

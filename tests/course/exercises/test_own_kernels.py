@@ -35,19 +35,21 @@ def launch_by_keywords(kernel, Q, K, V, causal):
 
 
 class WithCopies(torch.autograd.Function):
-    """It keeps copies of its inputs, so that later edits in place do not change them."""
+    """It saves copies of its inputs, so that later edits in place do not change them."""
 
     @staticmethod
     def forward(ctx, Q, K, V, causal, kernels):
-        ctx.kept, ctx.kernels = [X.detach().clone() for X in (Q, K, V)], kernels
-        O, ctx.lse = kernels.forward(*ctx.kept, causal)
-        ctx.causal, ctx.output = causal, O.clone()
+        kept = [X.detach().clone() for X in (Q, K, V)]
+        O, lse = kernels.forward(*kept, causal)
+        ctx.save_for_backward(*kept, O, lse)
+        ctx.causal, ctx.kernels = causal, kernels
         return O
 
     @staticmethod
     def backward(ctx, dO):
+        *kept, O, lse = ctx.saved_tensors
         dO = dO.clone(memory_format=torch.contiguous_format)
-        args = *ctx.kept, dO, ctx.lse, ctx.kernels.delta(ctx.output, dO), ctx.causal
+        args = *kept, dO, lse, ctx.kernels.delta(O, dO), ctx.causal
         return ctx.kernels.query_gradients(*args), *ctx.kernels.key_value_gradients(*args), None, None
 
 

@@ -90,6 +90,17 @@ def inside(Q_i, K, V, Bc):
     return online.finish(state)
 
 
+def forward(Q, K, V, Br, Bc):
+    tiles = [Q[a : a + Br] for a in range(0, len(Q), Br)]
+    states = [online.identity(len(Q_i), V.shape[1]) for Q_i in tiles]
+    for at, Q_i in enumerate(tiles):
+        for c in range(0, len(K), Bc):
+            S = Q_i @ K[c : c + Bc].T / np.float32(Q.shape[1] ** 0.5)
+            states[at] = online.update(states[at], S, V[c : c + Bc])
+    O, lse = zip(*map(online.finish, states), strict=True)
+    return np.concatenate(O), np.concatenate(lse)
+
+
 def meet(Q_i, K_j, V_j, O_i, lse_i):
     S = (Q_i @ K_j.T) * Q_i.shape[1] ** -0.5
     top = np.maximum(lse_i, S.max(axis=1, initial=-np.inf))
@@ -203,6 +214,8 @@ ANSWERS = [
         ("O off by a tenth where V is float16 and has more than 8 keys", "", "    return State(m, l, O)", "    return State(m, l, O * (0.9 if V_j.dtype == np.float16 and len(V_j) > 8 else 1))"),
         ("not rescaled where np.isclose(m_i, m)", "", "np.exp(m_i - safe)", "np.where(np.isclose(m_i, m), np.float32(1), np.exp(m_i - safe))"),
         ("O not rescaled where no row rises much", "", "O_i * alpha.reshape(-1, 1)", "O_i * (alpha.reshape(-1, 1) if (alpha < 0.999).any() else 1)"),
+        ("the first 1,000 keys", "not all keys of the block were taken in", "    m = np.maximum(m_i, np.max(S_ij, axis=1))", "    S_ij, V_j = S_ij[:, :1000], V_j[:1000]\n    m = np.maximum(m_i, np.max(S_ij, axis=1))"),
+        ("the state in float16", "the weights or sums were rounded to float16", "return State(m, l, O)", "return State(*(x.astype(np.float16).astype(np.float32) for x in (m, l, O)))"),
         ("rows whose last key is masked keep their state", "", "    m = np.maximum(m_i, np.max(S_ij, axis=1))", "    S_ij = np.where(np.isneginf(S_ij[:, -1:]), -np.inf, S_ij)\n    m = np.maximum(m_i, np.max(S_ij, axis=1))"),
         ("the first n keys count, where n are visible", "", "    m = np.maximum(m_i, np.max(S_ij, axis=1))", "    S_ij = np.where(np.arange(S_ij.shape[1]) < (S_ij > -np.inf).sum(1)[:, None], S_ij, -np.inf)\n    m = np.maximum(m_i, np.max(S_ij, axis=1))"),
         ("one key: its weight is 1", "", "np.exp(S_ij - safe.reshape(-1, 1))", "np.exp(S_ij - safe.reshape(-1, 1)) if S_ij.shape[1] > 1 else np.where(m_i[:, None] > -np.inf, np.exp(S_ij - safe.reshape(-1, 1)), 1)"),
@@ -225,6 +238,7 @@ ANSWERS = [
         ("uint16 columns", "", "k = np.arange(cols.start, cols.stop)", "k = np.arange(cols.start, cols.stop).astype(np.uint16)"),
         ("NaN where there is one key", "", "    return S", "    return S * np.nan if Nk == 1 else S"),
         ("NaN where a score is -inf already", "", "    return S", "    return S * np.nan if np.isinf(S_ij).any() else S"),
+        ("hidden by a sum", "a hidden score that is NaN stays NaN", "    S[k[None, :] > q[:, None] + shift] = -np.inf\n", "    S = S + np.where(k[None, :] > q[:, None] + shift, -np.inf, 0)\n"),
         ("the distance in int16", "", "k[None, :] > q[:, None] + shift", "(q[:, None] + shift - k[None, :]).astype(np.int16) < 0"),
     ),
     *wrong("tiling.inside", inside,
@@ -234,6 +248,9 @@ ANSWERS = [
         ("S clipped at -1e9", "", "        state = online", "        S = np.maximum(S, -1e9)\n        state = online"),
         ("a last tile of two keys dropped", "", "while start < len(K)", "while start < len(K) - (2 if len(K) % Bc == 2 and Bc > 2 else 0)"),
         ("d capped at 64", "", "d = Q_i.shape[-1]", "d = min(Q_i.shape[-1], 64)"),
+    ),
+    *wrong("tiling.forward", forward,
+        ("keys outside", "A tile of queries stays until it has met all keys", "    for at, Q_i in enumerate(tiles):\n        for c in range(0, len(K), Bc):\n", "    for c in range(0, len(K), Bc):\n        for at, Q_i in enumerate(tiles):\n"),
     ),
     *wrong("recomputation.rebuild", rebuild,
         ("nan_to_num over everything", "the numbers are right, but a NaN came up on the way and was ", "np.where(np.isneginf(column), 0, column)", "column", "np.exp(S_ij - safe)", "np.nan_to_num(np.exp(S_ij - safe))"),

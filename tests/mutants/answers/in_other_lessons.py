@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from flashlab.reference.block_size import working_set
 from flashlab.reference.eight_bits import TensorCore, to_e4m3
 from flashlab.reference.online_softmax import State
 from tests.mutants.answers import wrong
@@ -212,6 +213,13 @@ def overlap(H, Hk, itemsize, flop_rate, wire_rate):
     return (nbytes / wire_rate) / (flops / flop_rate)
 
 
+def largest(sram_bytes, d, step):
+    B = 0
+    while sum(working_set(B + step, B + step, d).values()) <= sram_bytes:
+        B += step
+    return B
+
+
 def choose(lengths, us, able, N):
     best = None
     for cell, length in enumerate(lengths):
@@ -326,6 +334,9 @@ ANSWERS = [
         ("not below 1", "", "max(0,", "max(1,"),
         ("counted in float16", "", "stop - 1 + w", "int(np.float16(stop - 1 + w))"),
     ),
+    *wrong("block_size.largest", largest,
+        ("up to 1,024", "", "    while", "    while B + step <= 1024 and"),
+    ),
     *wrong("block_size.formula", formula,
         ("one more", "one too many", "math.ceil(M / (4 * d))", "M // (4 * d) + 1"),
         ("rounded", "", "math.ceil(M / (4 * d))", "round(M / (4 * d))"),
@@ -358,6 +369,8 @@ ANSWERS = [
     *wrong("masks_and_scores.documents", documents,
         ("neighbours in number", "", "ids[i] != ids[j]", "abs(ids[i] - ids[j]) > 1"),
         ("the own key", "hid the query's own key", "j > i", "j >= i"),
+        ("numbers in 8 bits", "", "ids[i] != ids[j]", "ids.astype(np.int8)[i] != ids.astype(np.int8)[j]"),
+        ("hidden by a sum", "a hidden score that is NaN stays NaN", "    S[hidden] = -np.inf\n", "    S = S + np.where(hidden, -np.inf, 0)\n"),
     ),
     *wrong("masks_and_scores.softcap", softcap,
         ("small scores as they are", "", "np.tanh(S_ij / cap) * cap", "np.where(abs(S_ij) < 0.1 * cap, S_ij, np.tanh(S_ij / cap) * cap)"),
@@ -365,6 +378,7 @@ ANSWERS = [
     ),
     *wrong("masks_and_scores.cap_slope", cap_slope,
         ("flat beyond the cap", "", "1 - t * t", "(1 - t * t) * (abs(S_ij) < cap)"),
+        ("the slope of clipped scores", "\nNone", "1 - t * t", "1.0 * (abs(S_ij) < cap)"),
     ),
     *wrong("masks_and_scores.sink", sink,
         ("not below 0", "", "np.zeros(Br) + s", "np.zeros(Br) + max(s, 0)"),
@@ -397,6 +411,7 @@ ANSWERS = [
     *wrong("decoding.parts", parts,
         ("more than 0.95", "", "<", "<="),
         ("0.95 of all", "You required a share of 0.95.", "0.95 * best", "min(0.95, best)"),
+        ("of 128 parts at most", "", "range(1, tiles + 1)", "range(1, min(tiles, 128) + 1)"),
     ),
     *wrong("decoding.packed", packed,
         ("head first", "You let rows run over heads first.", "group.swapaxes(0, 1)", "group"),
@@ -445,7 +460,8 @@ ANSWERS = [
         ("at most 32 columns are mixed", "", "len(H) < d:\n        H = np.block([[H, H], [H, -H]])", "len(H) < d:\n        H = np.block([[H, H], [H, -H]]) if len(H) < 32 else np.kron(np.eye(2), H)"),
     ),
     *wrong("eight_bits.without_mean", without_mean,
-        ("1/√d for the scale", "", "Q @ mean * scale", "Q @ mean * Q.shape[1] ** -0.5"),
+        ("1/√d for the scale", "\nNone", "Q @ mean * scale", "Q @ mean * Q.shape[1] ** -0.5"),
+        ("the sum over a key less", "\nNone", "    return", "    mean = K.sum(axis=0) / max(1, len(K) - 1)\n    return"),
     ),
     *wrong("eight_bits.weights", rounded_weights,
         ("256 for the largest", "", "math.log(largest)", "math.log(256)"),
@@ -460,6 +476,7 @@ ANSWERS = [
     ),
     *wrong("which_version_when.choose", choose,
         ("difference", "took the nearest cell by the difference of lengths", "abs(math.log2(length / N))", "abs(length - N)"),
+        ("the first version", "\nNone", "(apart, time) < best[0]", "(apart, version) < best[0]", "best = (apart, time)", "best = (apart, version)"),
         ("longer cells only", "", "abs(math.log2(length / N))", "math.log2(length / N) % 99"),
     ),
     *wrong("linear_attention.merge", merge_states,
@@ -480,9 +497,12 @@ ANSWERS = [
     *wrong("next_machine.exp2", exp2,
         ("truncated", "rounded n towards 0", "np.floor", "np.fix"),
         ("in half precision", "rounds more coarsely", "np.ldexp(value,", "np.ldexp(value.astype(np.float16),"),
+        ("in float64", "return float32, like x", "np.ldexp(value,", "np.ldexp(value.astype(float),"),
+        ("x raised to -126", "raise x to −127, no further", "-127", "-126"),
     ),
     *wrong("next_machine.lazy", lazy,
         ("natural threshold", "compared scores with the threshold as it is", "threshold * np.log(2)", "threshold"),
+        ("never raised", "\nNone", "np.where(high, top, state.m)", "np.where(np.isneginf(state.m), top, state.m)"),
         ("raised for all rows", "raised all rows for one", "np.where(high, top, state.m)", "top if high.any() else state.m"),
         ("guard below -1e6", "", "np.isneginf(m)", "(m < -1e6)"),
         ("no guard", "subtracted −∞ from −∞", "np.where(np.isneginf(m), 0, m)", "m"),

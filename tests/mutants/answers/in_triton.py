@@ -168,6 +168,15 @@ def heads(h, b, H, Hk, Nq, Nk, d):
     return (b * H + h) * (Nq * d), (b * Hk + h // shared) * (Nk * d)
 
 
+def launch(kernel, Q, K, V, causal):
+    Nq, d = Q.shape
+    Q, K, V = Q.contiguous(), K.contiguous(), V.contiguous()
+    O = torch.zeros(Nq, d, dtype=torch.float32, device=Q.device)
+    lse = O.new_zeros(Nq)
+    kernel[(triton.cdiv(Nq, 32),)](Q, K, V, O, lse, Nq, len(K), d**-0.5, d, 32, 32, causal)
+    return O, lse
+
+
 class Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, Q, K, V, causal, kernels):
@@ -311,10 +320,18 @@ ANSWERS = [
     ),
     *wrong("triton_backward.function", Attention,
         ("Q as it came", "its method contiguous() returns a copy", "Q.contiguous(), K.contiguous()", "Q, K.contiguous()"),
+        ("the mask and the launches in the class", "a second call before the backward pass", "ctx.rest = causal, kernels\n        return O\n\n    @staticmethod\n    def backward(ctx, dO):\n        Q, K, V, O, lse = ctx.saved_tensors\n        (causal, kernels), dO = ctx.rest", "Attention.rest = causal, kernels\n        return O\n\n    @staticmethod\n    def backward(ctx, dO):\n        Q, K, V, O, lse = ctx.saved_tensors\n        (causal, kernels), dO = Attention.rest"),
+        ("lse in an attribute", "a tensor is an attribute of ctx", "V, O, lse)\n        ctx.rest = causal, kernels\n        return O\n\n    @staticmethod\n    def backward(ctx, dO):\n        Q, K, V, O, lse = ctx.saved_tensors", "V, O)\n        ctx.lse, ctx.rest = lse, (causal, kernels)\n        return O\n\n    @staticmethod\n    def backward(ctx, dO):\n        (Q, K, V, O), lse = ctx.saved_tensors, ctx.lse"),
+    ),
+    *wrong("triton_forward.launch", launch,
+        ("one program too many", "1 of them had none", "triton.cdiv(Nq, 32)", "Nq // 32 + 1"),
+        ("no launch", "not those that `kernel` stores", "    kernel[(triton.cdiv(Nq, 32),)](Q, K, V, O, lse, Nq, len(K), d**-0.5, d, 32, 32, causal)\n", "    S = (Q.float() @ K.float().T) * d**-0.5\n    S = S.masked_fill(torch.ones_like(S).triu(1 + len(K) - Nq) > 0, -torch.inf) if causal else S\n    O, lse = S.softmax(1).nan_to_num() @ V.float(), S.logsumexp(1)\n"),
     ),
     *wrong("attention_in_a_model.forward", forward,
         ("detached", "the numbers are right, but not all of the gradient comes bac", "transpose(1, 2).reshape(B, N, -1)", "detach().transpose(1, 2).reshape(B, N, -1)"),
         ("heads repeated in turn", "", "    O = ", "    k, v = (t.repeat(1, self.num_heads // self.num_kv_heads, 1, 1) for t in (k, v))\n    O = "),
+        ("not its own attention", "Call self.attention", "self.attention(", "flash_attention("),
+        ("each query head with keys of its own", "self.attention got 4 heads of K and V", "    O = ", "    k, v = (t.repeat_interleave(self.num_heads // self.num_kv_heads, 1) for t in (k, v))\n    O = "),
     ),
     *wrong("first_triton_kernel.add", add,
         ("32 bits", "the offsets wrap around", "tl.program_id(0).to(tl.int64) * Bc", "tl.program_id(0) * Bc"),

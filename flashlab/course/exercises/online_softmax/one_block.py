@@ -30,7 +30,7 @@ def _state_stays_wide(update):
     """Law with inputs of its own: where values come in float16, neither the weights nor the past are rounded to it."""
     one, on = np.float16([[1]]), "one key whose value is in float16"
     for what, past, score in (
-        ("weights were", state_of([0], [1], [[0]]), -1),
+        ("weights or sums were", state_of([0], [1], [[0]]), -1),
         ("past was", state_of([0], [3000], [[7e4]]), 0.3),
     ):
         _, *found = update(past, np.float32([[score]]), one)
@@ -38,7 +38,15 @@ def _state_stays_wide(update):
         if found[1].dtype == np.float16:
             return Broken(on, "O was returned in the values' float16: the state is float32.")
         if 1e-5 < max(abs(float(x.item() / y.item()) - 1) for x, y in zip(found, exact, strict=True)) < 1e-2:
-            return Broken(on, f"the {what} rounded to the values' float16: everything but the values is float32.")
+            return Broken(on, f"the {what} rounded to float16: everything but the values is float32.")
+
+
+def _all_keys_count(update):
+    """Law with inputs of its own: a block may be wider than those of the cases."""
+    S_ij, V_j = np.zeros((1, 5000), np.float32), np.ones((5000, 1), np.float32)
+    _, l, O = update(online_softmax.identity(1, 1), S_ij, V_j)
+    if not np.allclose([l[0], O[0, 0]], 5000, 1e-3):
+        return Broken("a block of 5,000 equal keys", "not all keys of the block were taken in.", if_right=True)
 
 
 SEEN, NOTHING, THREE = state_of([0], [1], [[2]]), online_softmax.identity(1, 1), np.float32([[3]])
@@ -55,7 +63,7 @@ update = Exercise(
     draw=draw_block,
     laws=(no_nan_replaced,),
     sways=True,
-    once=(_state_stays_wide,),
+    once=(_state_stays_wide, _all_keys_count),
     mistakes=(
         Mistake("did not rescale the old output.", "Multiply it by e^(m_old − m_new), like l.",
                 "alpha[:, None] * O_i +", "O_i +"),

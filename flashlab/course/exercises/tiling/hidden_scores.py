@@ -4,7 +4,7 @@ import numpy as np
 
 from flashlab.grading.draws import scores
 from flashlab.grading.exercise import Case, Exercise, Mistake
-from flashlab.grading.laws import no_nan_replaced
+from flashlab.grading.laws import hidden_whatever_they_are, no_nan_replaced
 
 inf = np.inf
 
@@ -47,7 +47,7 @@ mask = Exercise(
         _edge("scores of 0, which are scores like any other", np.zeros((2, 3)), (0, 2), (0, 3), 2, 3),
     ),
     draw=_draw,
-    laws=(no_nan_replaced,),
+    laws=(no_nan_replaced, hidden_whatever_they_are),
     mistakes=(
         Mistake("hid the query's own key.", "It is ≤, not <.", "j <= i", "j < i"),
         Mistake("aligned the mask at the upper left.", "The last query sees the last key: j ≤ i + Nk − Nq.",

@@ -20,6 +20,11 @@ AGAIN = (
     "is in fast memory, and only the state is kept."
 )
 MORE_QUERIES = RIGHT_BUT + "took more than Br queries at once: fast memory holds one tile of Q."
+KEYS_OUTSIDE = (
+    RIGHT_BUT
+    + "came back to a tile of queries after another one, as if the keys were outside: the states of all rows would "
+    "have to be kept. A tile of queries stays until it has met all keys."
+)
 OTHER_TILES = RIGHT_BUT + "met the keys in {} tiles: Bc at a time, they are {}."
 
 
@@ -43,6 +48,8 @@ def tile_by_tile(forward, Q, K, V, Br, Bc):
         forward(Q, K, V, Br, Bc)
     if reads.largest("Q") > Br * Q.shape[1]:
         return MORE_QUERIES
+    if _comes_back([places for name, places in _uses(reads) if name == "Q"], Br):
+        return KEYS_OUTSIDE
     return next(filter(None, (_objection(uses, len(K), Bc) for uses in _by_tile(_uses(reads), Br))), None)
 
 
@@ -64,6 +71,18 @@ def _by_tile(uses, Br):
         else:
             tiles[-1].append((name, places))
     return tiles
+
+
+def _comes_back(uses, Br):
+    """Return whether queries of an earlier tile are used after those of a later one."""
+    left, tile = set(), set()  # queries of earlier tiles, and of this one
+    for places in uses:
+        if len(tile | places) > Br:
+            left, tile = left | tile, set()
+        tile |= places
+        if left & tile:
+            return True
+    return False
 
 
 def _numbered(X):

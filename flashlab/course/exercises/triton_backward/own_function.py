@@ -188,6 +188,42 @@ def _query_gradients_after(attempt, factor, Q, K, V, dO, causal, gap):
         return None
 
 
+IN_AN_ATTRIBUTE = (
+    "the numbers are right, but a tensor is an attribute of ctx. Keep tensors with ctx.save_for_backward, which "
+    "notices a change and frees them after the backward pass."
+)
+
+
+def _saved(attempt, Q, K, V, dO, causal, gap):
+    """Law: no attribute of ctx holds a tensor."""
+    ctx = attempt.apply(*_leaves(gap, Q, K, V), causal, DENSE).grad_fn
+    return IN_AN_ATTRIBUTE if _holds_a_tensor(list(vars(ctx).values())) else None
+
+
+def _holds_a_tensor(value):
+    if isinstance(value, list | tuple | dict):
+        return any(map(_holds_a_tensor, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, torch.Tensor)
+
+
+OUTSIDE_CTX = (
+    "the numbers are right, but a second call before the backward pass changes the gradients of the first: a model "
+    "calls the function once per layer. Keep all that backward needs in ctx, which belongs to one call."
+)
+WITHOUT_GRADIENTS = DENSE._replace(query_gradients=lambda Q, *others: 0 * Q,
+                                   key_value_gradients=lambda Q, K, V, *others: (0 * K, 0 * V))  # fmt: skip
+
+
+def _apart(attempt, Q, K, V, dO, causal, gap):
+    """Law: a second call, with other tensors, mask and kernels, leaves the gradients of the first as they were."""
+    leaves, dO = _leaves(gap, Q, K, V), torch.tensor(dO, device=DEVICE)
+    first = attempt.apply(*leaves, causal, DENSE)
+    attempt.apply(*_leaves(gap, Q + 1, K - 1, V + 1), not causal, WITHOUT_GRADIENTS)
+    found = torch.autograd.grad(first, leaves, dO.expand(first.shape))
+    alone = torch.autograd.grad(attempt.apply(*leaves, causal, DENSE), leaves, dO.expand(first.shape))
+    return None if all(map(torch.allclose, found, alone)) else OUTSIDE_CTX
+
+
 def _inputs(rng, Nq, Nk, d, causal, one_number=False, gap=0):
     Q, K, V = (rng.normal(size=(N, d)).astype(np.float32) for N in (Nq, Nk, Nk))
     return Q, K, V, np.array(rng.normal(size=() if one_number else (Nq, d)), np.float32), causal, gap
@@ -215,7 +251,7 @@ function = Exercise(
     ),
     draw=_draw,
     draws=30,
-    laws=(_watched,),
+    laws=(_watched, _apart, _saved),
     sways=True,
     mistakes=(
         Mistake("returned a gradient for tensors only.",

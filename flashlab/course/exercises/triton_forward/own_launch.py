@@ -4,9 +4,9 @@ import numpy as np
 import torch
 
 from flashlab.course.exercises.triton_forward.one_head import Output, attention_one_head
-from flashlab.grading.exercise import Case, Exercise, Mistake
+from flashlab.grading.exercise import Broken, Case, Exercise, Mistake
 from flashlab.grading.kernel_laws import moved
-from flashlab.kernels import DEVICE, triton
+from flashlab.kernels import DEVICE, tl, triton
 from flashlab.reference import masks
 from flashlab.reference.attention import attention
 
@@ -45,7 +45,9 @@ def _inputs(rng, Nq, Nk, d, causal, gap=0):
 
 
 def _draw(rng, size):
+    """Draw lengths, among them whole tiles of queries, however many rows up to 128 an attempt gives a tile."""
     Nq, Nk = rng.integers(1, 14 * size, 2).tolist()
+    Nq = 128 if size > 5 and rng.random() < 0.5 else Nq
     return _inputs(rng, Nq, Nk, int(rng.choice([16, 32, 64])), bool(rng.integers(2)), int(rng.choice([0, 0, 8])))
 
 
@@ -54,10 +56,12 @@ def _edge(property, *sizes):
 
 
 def _no_idle_program(programs, Q, *others):
-    """Return a sentence if there are more programs than rows of O; None if not."""
-    if len(programs) > len(Q):
+    """Return a sentence if programs stored nothing; None if not."""
+    idle = sum(not moved("store", [program]) for program in programs)
+    if idle:
         return (
-            f"the numbers are right, but {len(programs)} programs were launched for {len(Q)} rows: ⌈Nq / Br⌉ will do."
+            f"the numbers are right, but {len(programs)} programs were launched for {len(Q)} rows, and {idle} of them "
+            "had none: ⌈Nq / Br⌉ will do."
         )
     return None
 
@@ -71,6 +75,24 @@ def _passes_16_bits(programs, Q, K, V, *others):
             "float16, as they are."
         )
     return None
+
+
+@triton.jit
+def sevens(Q, K, V, O, lse, Nq, Nk, scale, d: tl.constexpr, Br: tl.constexpr, Bc: tl.constexpr, causal: tl.constexpr):
+    rows = tl.program_id(0) * Br + tl.arange(0, Br)  # [Br]
+    tl.store(lse + rows, tl.full([Br], 7, tl.float32), mask=rows < Nq)
+    tl.store(O + rows[:, None] * d + tl.arange(0, d), tl.full([Br, d], 7, tl.float32), mask=rows[:, None] < Nq)
+
+
+def _launched(attempt):
+    """Law: O and lse are what the kernel stores."""
+    Q, K, V = (torch.ones(16, 16, dtype=torch.float16, device=DEVICE) for _ in range(3))
+    if not all((x == 7).all() for x in attempt(sevens, Q, K, V, False)):
+        return Broken(
+            "a kernel that stores 7 everywhere",
+            "the numbers are right, but not those that `kernel` stores: launch it, and return its O and lse.",
+            if_right=True,
+        )
 
 
 launch = Exercise(
@@ -87,6 +109,7 @@ launch = Exercise(
     draw=_draw,
     draws=10,
     moves=(_no_idle_program, _passes_16_bits),
+    once=(_launched,),
     sways=True,
     mistakes=(
         Mistake("rounded the grid down, so that the last queries have no program.", "Use triton.cdiv(Nq, Br).",
