@@ -132,7 +132,7 @@ merge = Exercise(
         Case("the second side weighs e times as much", _sides(0, 1)),
         Case("lse whose exponentials overflow", _sides(201, 200)),
         Case("a second side that weighs nearly everything", _sides(-200, 0)),
-        Case("an lse below −1e9, which is often used for −∞", _sides(-2e9, -inf, O_b=0)),
+        Case("an lse below −1e9, which is often used for −∞", _sides(-3e38, -inf, O_b=0)),
         Case("two sides of which neither has met a key", _sides(-inf, -inf, O=0, O_b=0)),
     ),
     draw=_draw_merge,

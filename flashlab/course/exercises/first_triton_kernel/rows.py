@@ -101,7 +101,7 @@ softmax_row = Exercise(
         Case("a row that does not fill its block", _row(0, 1, 2)),
         Case("scores far below 0: a masked element must not become the maximum", _row(-200, -201, -202)),
         Case("scores too large to be exponentiated", _row(1000, 1001, 1002)),
-        Case("a score below −1e9, which is often used for −∞", _row(-2e9, -np.inf, -np.inf)),
+        Case("a score far below −1e9, which is often used for −∞", _row(-3e38, -np.inf, -np.inf)),
         Case("a row that is all −∞", _row(-np.inf, -np.inf, -np.inf)),
     ),
     draw=_draw_softmax,
@@ -143,7 +143,7 @@ online = Exercise(
     edges=(
         Case("a second block that raises the maximum, by much or by little",
              (np.float32([[0, 0, 0, 0, 1], [0, 0, 0, 0, 5e-4]]), 1)),
-        Case("a score below −1e9, which is often used for −∞", _row(-2e9, *[-np.inf] * 4)),
+        Case("a score far below −1e9, which is often used for −∞", _row(-3e38, *[-np.inf] * 4)),
         Case("a first block that is all −∞, before scores far below 0", _row(*[-np.inf] * 4, -200, -201)),
         Case("a row that is all −∞", _row(*[-np.inf] * 5)),
         Case("one score before or after 16,384 whose weights are small", (MANY_SMALL, 1, 4096)),

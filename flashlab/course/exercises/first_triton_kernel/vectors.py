@@ -7,6 +7,7 @@ from flashlab.grading.exercise import Case, Exercise, Mistake
 from flashlab.grading.kernel_laws import (
     inside_margins,
     launched,
+    moved,
     no_offset_wraps,
     stored_too_often,
 )
@@ -45,6 +46,8 @@ def _own_block(programs, x, y, Bc=BLOCK):
                 "the numbers are right, but a program read more than its own block: tl.program_id(0) says which block "
                 "is its own, so that the programs share the work."
             )
+    if moved("load", programs) > 2 * x.nbytes:
+        return "the numbers are right, but some elements were loaded more than once: mask what is past an end."
     return stored_too_often(programs, x.nbytes)
 
 

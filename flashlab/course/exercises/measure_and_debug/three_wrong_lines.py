@@ -87,7 +87,7 @@ fix_1 = _an_exercise(
                 LAST_ROW, "tl.minimum((i + 1) * Br - 1 + Nk - Nq, Nk)"),
         Mistake("inverted the difference of the lengths.", "Query r sees the keys j ≤ r + Nk - Nq.",
                 LAST_ROW, "tl.minimum((i + 1) * Br + Nq - Nk, Nk)"),
-        Mistake("let the loop run over all keys: right, but it loads tiles that no row sees.",
+        Mistake("let the loop go on past the keys that rows of the tile see: right, but it loads tiles in vain.",
                 "End it where the tile's last row ends.", f"{LAST_ROW} if causal else Nk", "Nk"),
         Mistake("cut the number of keys at Nq.", "There are Nk keys.",
                 LAST_ROW, "tl.minimum((i + 1) * Br + Nk - Nq, Nq)"),

@@ -10,7 +10,7 @@ from flashlab.reference import online_softmax
 inf = np.inf
 
 LOW, HIGH, EMPTY = state_of([0], [1], [[2]]), state_of([1], [2], [[3]]), online_softmax.identity(1, 1)
-FAR_BELOW = state_of([-2e9], [1], [[2]])  # below −1e9, which is often used for −∞
+FAR_BELOW = state_of([-3e38], [1], [[2]])  # below −1e9, which is often used for −∞
 ONE_EACH = (
     state_of([-inf, 1, -inf], [0, 2, 0], [[0], [3], [0]]),
     state_of([2, -inf, -inf], [1, 0, 0], [[4], [0], [0]]),
