@@ -1,11 +1,11 @@
 """How the weights of a real row fall onto the numbers of e4m3, and how much error they and Q, K, V in 8 bits cause.
 
-Kills four beliefs: that a scale makes float8 more exact (it moves a window, and its steps are relative); that e4m3 is
-the better number for everything (int8 has a third of its error on Q and K, unless an outlier stretches a scale); that
-a rotation always helps; and that tensor cores add up in float32.
+Kills four beliefs: that a scale makes float8 more exact (steps are relative, and a scale moves the window); that e4m3
+is the better number for everything (int8 has a third of its error on Q and K, unless an outlier stretches a scale);
+that a rotation always helps; and that tensor cores add up in float32.
 
-One head of a trained model reads *Alice*. The outlier is a factor on one column of K. The error of each part comes from
-``reference.eight_bits``, with all other parts exact.
+One head of a trained model reads *Alice*. The outlier is a factor on one column of K. Each error but the last is that
+of one part, rounded by ``reference.eight_bits``, with all others exact; the last is that of all parts together.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ FLUSHES = (None, 2048, 512, 128)
 
 @dataclass(frozen=True)
 class State:
-    """The row's largest weight is 2^step. Q and K are of a ``kind``, with a scale per head or token."""
+    """``step``: weights are multiplied until a row's largest is 2^step. ``kind``: of Q and K, scaled per head or token."""
 
     step: int = 0
     kind: str = "e4m3"
@@ -48,7 +48,7 @@ def _inputs(outlier: int) -> tuple[np.ndarray, ...]:
 
 
 def _exactly(X: np.ndarray) -> eight_bits.Quantised:
-    """Return X unrounded, in the form of numbers in 8 bits."""
+    """Return X as ``Quantised``, with the scale 1 and nothing rounded."""
     return eight_bits.Quantised(X, np.ones((len(X), 1)))
 
 
@@ -79,7 +79,7 @@ def _trace(kind: str, outlier: int, per: str, rotated: bool) -> dict[str, Any]:
 
 
 def _fallen(row: np.ndarray, V: np.ndarray, largest: float, numbers: np.ndarray) -> dict[str, Any]:
-    """Return how many weights of a row fall onto each number above 0, how many become 0, their sum, and O's error."""
+    """Return how many weights of a row fall onto each number, how many become 0 and their sum, and the error of O."""
     fallen = eight_bits.to_e4m3(row / row.max() * largest)  # [N]
     codes, counts = np.unique(np.searchsorted(numbers, fallen[fallen > 0]), return_counts=True)
     return {
@@ -99,7 +99,7 @@ def _weights_and_all(step: int, inputs: tuple, quantised: tuple, exact: np.ndarr
 
 @lru_cache
 def _lost(flush: int | None) -> list[float]:
-    """Return the share of a sum of positive numbers that an accumulator of 14 bits loses, for each of ``LENGTHS``."""
+    """Return the share of a sum of positive numbers that a tensor core loses, for each of ``LENGTHS``."""
     A = np.random.default_rng(0).random((8, LENGTHS[-1]))  # [sums, keys]
     core = eight_bits.TensorCore()
     start, ones = 0, np.ones((LENGTHS[-1], 1))
@@ -134,7 +134,7 @@ def describe(state: State) -> str:
 
 
 def _percent(share: float) -> str:
-    """Return a share in percent, in the digits of the picture."""
+    """Return a share in percent, with as many digits as the picture shows."""
     return f"{style.digits(100 * share, 3)}%"
 
 

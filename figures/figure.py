@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Scrub:
-    """A clock: the steps 0 ... steps(state), forwards and backwards, and play. says: a name for each step."""
+    """A clock over the steps 0 ... steps(state), which readers move or let run. says: a name for each step."""
 
     steps: Callable[[Any], int]
     label: str = "step"
@@ -60,7 +60,7 @@ class Caption(str):
     template: str
 
     def __new__(cls, template: str) -> "Caption":
-        """Return the words of a template, which keeps the handles."""
+        """Return the words alone. The attribute ``template`` keeps the handles."""
         caption = super().__new__(cls, re.sub(r"\[([^]]*)\]\(\w+\)", r"\1", template))
         caption.template = template
         return caption

@@ -1,8 +1,8 @@
 """Standard attention and both orders of tiles under one clock: the bytes that each has moved.
 
-Kills two beliefs: that FlashAttention leaves scores out (every tile is computed on all three maps), and that tiles
-alone save the bytes (the order decides what is read again and again). FlashAttention saves the journey of the N x N
-scores to slow memory and back.
+Kills two beliefs: that FlashAttention leaves scores out (without a mask, all three maps compute all tiles), and that
+tiles alone save the bytes (the order decides what is read again and again). FlashAttention saves the journey of the N
+x N scores to slow memory and back.
 
 ``explore`` runs the course's functions; ``replay`` shows any lists of events, such as those counted in a Triton kernel.
 """
@@ -37,7 +37,7 @@ ROWS = ("lse",)  # one number per row
 
 @dataclass(frozen=True)
 class State:
-    """N tokens of a real text in tiles of Br x Bc; ``step`` moments have passed at which one of the runs moved on."""
+    """N tokens of a real text in tiles of Br x Bc; ``step``: of the clock, which ticks when a run moves on."""
 
     step: int = 74
     N: int = 128
@@ -92,7 +92,7 @@ def _run(events: Sequence[Event], Nq: int, Nk: int, function: Callable | None = 
                 "code": _code(function, now),
             }
         )
-    for entry in lines if function else ():  # a recorded kernel does not say when it holds scores
+    for entry in lines if function else ():  # no tile before scores are held; a recorded kernel does not say
         if entry["name"][0] not in "SP" and not any(name[0] in "SP" for name, _ in entry["resident"]):
             entry["tile"] = None
     kernels = [event.name for event in events if event.kind == "kernel"]
@@ -107,7 +107,10 @@ def _rows(name: str, place: tuple, N: int) -> tuple[int, int]:
 
 
 def _tile(now: Moment, rows: tuple[int, int] | None, Nq: int, Nk: int) -> tuple | None:
-    """Return the rows and columns of the scores to which the loaded tiles belong, None if Q, K or V is missing."""
+    """Return the rows and columns of the scores that move, or else of those that the loaded tiles of Q, K and V give.
+
+    None if one of these is missing, or K and V are different tiles.
+    """
     if now.name[0] in "SP":
         return rows, (0, Nk)
     if not {"Q", "K", "V"} <= set(now.places) or now.places["K"] != now.places["V"]:
@@ -122,7 +125,7 @@ def _code(function: Callable | None, now: Moment) -> str | None:
 
 
 def _together(runs: dict[str, dict], Nq: int, Nk: int) -> dict[str, Any]:
-    """Return all runs under one clock, which ticks at each number of bytes at which one of them moves on."""
+    """Return all runs under one clock in bytes, which ticks at each total that a run reaches by a load or store."""
     clock = sorted({0, *(line["moved"] for run in runs.values() for line in run["lines"])})
     rows = [{"name": name, **run} for name, run in runs.items()]
     return {"Nq": Nq, "Nk": Nk, "sram": SRAM_BYTES, "clock": clock, "runs": rows}
@@ -139,7 +142,7 @@ def count(state: State) -> int:
 
 
 def describe(state: State) -> str:
-    """Say how far each run is when all have moved the same bytes."""
+    """Say how far each run has come when none may have moved more bytes than the clock shows."""
     return _say(trace(state), state.step)
 
 

@@ -34,7 +34,7 @@ def learners(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def no_learner(learners, monkeypatch):
+def own_progress_and_patience(learners, monkeypatch):
     """Store the attempts of a test in a file of its own, and give checks enough time on a busy machine."""
     monkeypatch.setattr(progress, "FILE", learners / f"{next(numbers)}.json")
     monkeypatch.setattr(check, "PATIENCE", 600.0)

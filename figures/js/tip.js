@@ -3,7 +3,7 @@
 import { about } from "./svg.js";
 
 const STEPS = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] };
-const MARKS = "[data-tip]:not([role=slider])"; // arrows turn a handle; Tab goes to it
+const MARKS = "[data-tip]:not([role=slider])"; // no sliders: on these, arrow keys change the value, and Tab reaches them
 
 export function pointing(svg, box) {
   let here = null;

@@ -1,11 +1,12 @@
-"""Measure a step of decoding on a GPU: ours and torch's attention, in pages, in 8 bits, latent, with a shared prefix.
+"""Measure a step of decoding on a GPU: our attention and torch's; ours in pages, 8 bits, latent, with a shared prefix.
 
     python -m flashlab.bench.decoding --json notebooks/data/h200_decoding.json
 
-One query per head and text, bfloat16, d = 128. Every call is a CUDA graph: the time of the host is not measured. A call
-starts with an L2 cache full of numbers just written, which it must write back; or, for ``clean_us``, just read. First
-our tiles and numbers of parts are swept. Then the fastest of them, the rule's choice and the competitors take turns in
-several rounds: reported is the median over rounds of the median over calls.
+One query per head and text, bfloat16, d = 128; queries of a cache in 8 bits are float16, latent ones have 576 columns.
+Every call is a CUDA graph: the time of the host is not measured. A call starts with an L2 cache full of numbers just
+written, which it must write back. First our tiles and numbers of parts are swept. Then the fastest of them, the rule's
+choice and the competitors take turns in several rounds: reported is the median over rounds of the median over calls.
+``clean_us`` is measured once, after the rounds, and starts with a cache full of numbers just read.
 """
 
 import contextlib
@@ -36,7 +37,7 @@ BF16, D = torch.bfloat16, 128
 TOLERANCE = 0.02  # relative difference of results: a few roundings of bfloat16
 ROUNDS, CALLS = 3, 40
 QUICK = 9  # calls in the sweep
-PAST_S = 135  # seconds after which no further part is begun
+PAST_S = 135  # seconds after which no further job is begun
 
 
 class Cell(NamedTuple):
@@ -125,7 +126,7 @@ def microseconds(replay: Callable, calls: int, clean: bool = False) -> float:
 
 
 def swept(label: dict, q, cache, launches, report) -> tuple[Launch, int]:
-    """Time every launch and number of parts, keep the rows, and return the fastest."""
+    """Time each launch with each number of parts, until one fails; keep the rows, and return the fastest."""
     rows, (B, H, n, d), Hk = [], q.shape, cache.K.shape[1]
     scale = D**-0.5 if d == D else 192**-0.5
     for launch in launches:
@@ -143,7 +144,10 @@ def swept(label: dict, q, cache, launches, report) -> tuple[Launch, int]:
 
 
 def compete(label: dict, runs: dict[str, Callable], nbytes: int, report: dict, flops: float = 0) -> None:
-    """Time these calls in turns, keep a row for each, and print them. Results must be those of the first."""
+    """Time these calls in turns, keep a row for each, and print them.
+
+    A call whose result is not that of the first, up to TOLERANCE, is left out. "copy" has no result to compare.
+    """
     replays, first = {}, None
     for name, run in runs.items():
         try:
@@ -195,7 +199,8 @@ def flex(q, K, V):
 def copy_of(nbytes):
     """Return a call that moves so many bytes: half of them are read, half written.
 
-    It changes the sign on the way, which makes it a kernel. ``copy_`` moves 1 GB at two thirds of a kernel's rate.
+    It negates the numbers, so torch launches a kernel. ``copy_`` launches none, and moves 1 GB at two thirds of its
+    rate.
     """
     source = torch.empty(nbytes // 8, dtype=torch.int32, device="cuda")
     target = torch.empty_like(source)
@@ -253,7 +258,7 @@ def latent(report: dict) -> None:
 
 
 def prefix(report: dict) -> None:
-    """Compare a prefix of 8,192 tokens that 256 texts of 128 more tokens share with a copy of it in each text."""
+    """Compare one shared prefix of 8,192 tokens with a copy in each of 256 texts, which go on for 128 tokens."""
     B, P, N, H, Hk = 256, 8192, 128, 64, 8
     q = torch.randn(B, H, 1, D, device="cuda", dtype=BF16)
     whole = [torch.empty(B, Hk, P + N, D, device="cuda", dtype=BF16).normal_() for _ in range(2)]
@@ -268,7 +273,7 @@ def prefix(report: dict) -> None:
 
 
 def compile_all() -> None:
-    """Compile what the sweeps launch, in threads, on small tensors whose strides have the same divisors."""
+    """Compile what the sweeps launch, in threads, on small tensors: their strides are multiples of 16 where those are."""
     small = Cell(2, 1024, 16, 2)
     q, K, V = tensors(small)
     half = [X.half() for X in (q, K, V)]

@@ -1,4 +1,4 @@
-"""The source of one function is shown as it is written, that of several statement beside statement."""
+"""One function is shown as it is written, but for checks of its arguments; several stand side by side."""
 
 import pytest
 
@@ -52,7 +52,7 @@ def test_statements_that_are_too_wide_for_columns_stand_below_each_other():
     assert blocks[-1].splitlines() == ["return total", "return result"]
 
 
-def test_the_heart_is_one_statement_in_three_languages_per_block():
+def test_each_of_the_six_lines_of_update_stands_below_itself_in_three_languages():
     one_head = pytest.importorskip("flashlab.kernels.portable.one_head", reason="needs triton, which is for Linux")
     text = beside(online_softmax.update, plain.update, one_head.update)
     hearts = [block.splitlines() for block in text.split("\n\n")[2:8]]

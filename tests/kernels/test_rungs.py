@@ -62,7 +62,7 @@ def test_large_scores_do_not_overflow(rung):
 
 
 @each_rung
-def test_every_order_gives_the_same_bits(rung):
+def test_the_order_of_roles_and_programs_does_not_change_bits(rung):
     q, k, v = in_bfloat16(1, 2, 1, 200, 300, 64)
     results = []
     for seed in range(4):
@@ -78,7 +78,7 @@ def test_the_persistent_rung_takes_any_lists_of_tiles():
 
 
 @each_rung
-def test_what_a_rung_does_not_take_gets_a_sentence(rung):
+def test_a_rung_refuses_what_it_does_not_take(rung):
     right = dict(zip("qkv", in_bfloat16(1, 2, 1, 8, 9, 64), strict=True))
     wrong = [
         {"q": right["q"].float()},

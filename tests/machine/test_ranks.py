@@ -29,7 +29,7 @@ def covered(blocks, shape):
         Nq, Nk = rows[1] - rows[0], cols[1] - cols[0]
         i, j = np.arange(Nk - Nq, Nk)[:, None], np.arange(Nk)  # [Nq, 1], [Nk]
         inside = (j >= i - (Nk + Nq if left is None else left)) & (j <= i + (Nk + Nq if right is None else right))
-        assert inside.any(1).all() or left is not None, "no block has rows that see nothing"
+        assert inside.any(1).all() or left is not None, "a block without a left end has rows that see nothing"
         count[slice(*rows), slice(*cols)] += inside
     return count
 
@@ -91,6 +91,6 @@ def test_a_wrong_placement_is_refused(arguments):
         ranks.placement_of(*arguments)
 
 
-def test_runs_of_two_steps_are_refused():
+def test_queries_and_keys_whose_ranges_differ_in_step_are_refused():
     with pytest.raises(ValueError, match="one step"):
         ranks.blocks((range(8),), (range(0, 8, 2),))

@@ -1,4 +1,4 @@
-"""The smallest pipeline computes X^T X in the time of its slower unit, and wrong phases end in an error."""
+"""The smallest pipeline, X^T X: its time with one stage and with more, and wrong phases, which end in an error."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The two clocks, and the work of attention, whose bytes are those that the counting memory counts."""
+"""The longer of two times decides, and the bytes of attention are those that the counting memory counts."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def test_intensity_of_standard_attention_tends_to_half_of_d():
         assert roofline.intensity(roofline.attention(N, 64)["standard"]) == pytest.approx(32, rel=0.01)
 
 
-def test_reach_is_the_peak_right_of_the_ridge_and_the_bandwidth_left_of_it():
+def test_reach_is_the_peak_right_of_the_ridge_and_intensity_times_bandwidth_left_of_it():
     left, right = roofline.Work(10, 1), roofline.Work(1000, 1)
     assert roofline.reachable(left, A100.float16, A100.dram_rate) == pytest.approx(10 * A100.dram_rate)
     assert roofline.reachable(right, A100.float16, A100.dram_rate) == pytest.approx(A100.float16)

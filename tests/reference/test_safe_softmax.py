@@ -81,7 +81,7 @@ def test_softmax_relative_to_any_number_is_the_softmax(dtype, c):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_exp_leaves_the_dtype_at_the_edges_of_its_window(dtype):
+def test_exp_becomes_0_and_inf_at_the_edges_of_a_dtypes_window(dtype):
     zero, normal, inf = safe_softmax.window(torch.finfo(dtype))
     step = 4 * torch.finfo(dtype).eps  # relative: the edge itself may be between two numbers of the dtype
     inside, outside = torch.tensor([[zero, inf], [zero, inf]], dtype=dtype) * torch.tensor([[1 - step], [1 + step]])

@@ -33,7 +33,9 @@ EXERCISE, NOT_COMPARED = "exercise", "nbval-ignore-output"  # the second tag is 
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 WORDS = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")  # as in online-merge-exercise
 PICTURE = re.compile(r'(?<=src="data:image/png;base64,)[^"]+')
-RANDOM = re.compile(r"[0-9a-f]{8}(-[0-9a-f-]+)?")  # Jupyter's id for a cell without one, or with that of another cell
+RANDOM = re.compile(
+    r"[0-9a-f]{8}(-[0-9a-f-]+)?"
+)  # the id that Jupyter makes for a cell without one, or for a copied cell
 
 
 def normalise(notebook):
@@ -115,7 +117,7 @@ def _tags(cells):
 
 
 def _checks_a_name(node):
-    """Return whether a node is ``check(.., NAME)``. A lesson passes wrong answers of its own as lambdas."""
+    """Return whether a node is ``check(.., NAME)``. Lessons pass wrong answers of their own as lambdas."""
     match node:
         case ast.Call(func=ast.Name("check"), args=[_, ast.Name()]):
             return True
@@ -140,7 +142,7 @@ def _still(shown, words):
     if "data-figure=" not in shown:
         return shown
     still = re.search("<figure.*</figure>", shown, re.S)[0]
-    return still if "<img" in still else page.captioned(_photograph(shown), words)  # with the numbers of this notebook
+    return still if "<img" in still else page.captioned(_photograph(shown), words)  # no still is stored for this state
 
 
 def _photograph(live):

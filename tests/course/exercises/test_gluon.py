@@ -27,7 +27,7 @@ from flashlab.machine import chip
 
 def registers_from_the_pool(consumers, producer):
     """Divide the registers of the launch, without the producer's, among the consumers."""
-    pool = (512 // (consumers + 1) // 8 * 8) * (consumers + 1)  # of one thread in each warpgroup
+    pool = (512 // (consumers + 1) // 8 * 8) * (consumers + 1)  # of all warpgroups, one thread of each
     each = (pool - producer) // consumers
     return each - each % 8
 
@@ -156,7 +156,7 @@ def fetch_for_two_stages(ring, X, place, g):
 
 
 @gluon.jit
-def step_that_returns_the_keys_late(rings, Q_i, m_i, l_i, O_i, j, row, Nq, Nk, factor, causal: gl.constexpr):
+def step_that_releases_the_keys_late(rings, Q_i, m_i, l_i, O_i, j, row, Nq, Nk, factor, causal: gl.constexpr):
     S_ij = hide(scores(Q_i, arrived(rings.K, j)), row, j * Bc, Nq, Nk, causal)
     state = update(m_i, l_i, O_i, S_ij, arrived(rings.V, j), factor)
     release(rings.K, j)
@@ -165,7 +165,7 @@ def step_that_returns_the_keys_late(rings, Q_i, m_i, l_i, O_i, j, row, Nq, Nk, f
 
 
 @gluon.jit
-def step_that_returns_the_keys_twice(rings, Q_i, m_i, l_i, O_i, j, row, Nq, Nk, factor, causal: gl.constexpr):
+def step_that_releases_the_keys_twice(rings, Q_i, m_i, l_i, O_i, j, row, Nq, Nk, factor, causal: gl.constexpr):
     S_ij = hide(scores(Q_i, arrived(rings.K, j)), row, j * Bc, Nq, Nk, causal)
     release(rings.K, j)
     state = update(m_i, l_i, O_i, S_ij, arrived(rings.V, j), factor)
@@ -201,7 +201,7 @@ def overlapped_in_the_other_order(
 
 
 @gluon.jit
-def overlapped_that_returns_the_keys_early(
+def overlapped_that_releases_the_keys_early(
     rings, turn, Q_i, m_i, l_i, O_i, P_before, j, row, Nq, Nk, factor, causal: gl.constexpr, w: gl.constexpr
 ):  # fmt: skip
     K_j, V_before = arrived(rings.K, j), arrived(rings.V, j - 1)
@@ -257,11 +257,11 @@ WRONG = {  # attempt: its exercise, and words that its sentence must contain
     fetch_that_arrives_as_well: ("gluon.fetch", "where all arrivals of the open phase are in"),
     fetch_by_the_parity_of_the_stage: ("gluon.fetch", "produce waits for phase 0 of K.empty[1]"),
     fetch_for_two_stages: ("gluon.fetch", "three stages"),
-    step_that_returns_the_keys_late: ("gluon.step", "the stage of K is not free during the softmax"),
-    step_that_returns_the_keys_twice: ("gluon.step", "K.empty"),
+    step_that_releases_the_keys_late: ("gluon.step", "the stage of K is not free during the softmax"),
+    step_that_releases_the_keys_twice: ("gluon.step", "K.empty"),
     step_that_forgets_the_maximum: ("gluon.step", "your lse = [-inf"),
     overlapped_in_the_other_order: ("gluon.overlapped", "before a warpgroup_mma_wait has covered it"),
-    overlapped_that_returns_the_keys_early: ("gluon.overlapped", "no barrier keeps the two apart"),
+    overlapped_that_releases_the_keys_early: ("gluon.overlapped", "no barrier keeps the two apart"),
     overlapped_that_keeps_the_turn: ("gluon.overlapped", "waits for its turn during your softmax"),
     overlapped_that_waits_for_both: ("gluon.overlapped", "nothing runs beside the softmax"),
 }
@@ -287,7 +287,7 @@ EDITS = {  # what: the attempt that is edited, words that the sentence must cont
         "release(rings.V, j - 1)", "release(rings.V, j)")),
     "result of a wait dropped": (overlapped_that_waits_late, "that no warpgroup_mma_wait has returned", (
         "    sums = warpgroup_mma_wait(0", "    warpgroup_mma_wait(0")),
-    "a wait for the other sums": (overlapped_that_waits_late, "that no warpgroup_mma_wait has returned", (
+    "the first wait returns the other sums": (overlapped_that_waits_late, "that no warpgroup_mma_wait has returned", (
         "    S_ij = warpgroup_mma_wait(1, deps=(S_ij,))", "    sums = warpgroup_mma_wait(1, deps=(sums,))")),
 }  # fmt: skip
 
@@ -304,7 +304,7 @@ def test_a_wrong_edit_is_rejected_for_what_it_does(what, capsys):
 
 
 @pytest.mark.parametrize("attempt", WRONG, ids=lambda attempt: attempt.fn.__name__)
-def test_a_wrong_step_is_rejected_for_what_it_does(attempt, capsys):
+def test_a_wrong_attempt_is_rejected_for_what_it_does(attempt, capsys):
     name, words = WRONG[attempt]
     check(name, attempt)
     message = capsys.readouterr().out
@@ -312,7 +312,7 @@ def test_a_wrong_step_is_rejected_for_what_it_does(attempt, capsys):
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_the_interpreter_gives_the_answers_to_the_edits_in_every_order(seed):
+def test_the_interpreter_gives_the_answers_to_the_edits_in_two_random_orders(seed):
     with seeded(seed):
         outcomes = {name: words.split(":")[0] for name, words in exercises.run_edits()}
     assert outcomes.pop("no early wait") == "nothing"  # the lesson states this one
