@@ -30,7 +30,7 @@ FLUSHES = (None, 2048, 512, 128)
 
 @dataclass(frozen=True)
 class State:
-    """``step``: weights are multiplied until a row's largest is 2^step. ``kind``: of Q and K, scaled per head or token."""
+    """``step``: a row's weights are multiplied until the largest is 2^step. ``kind``: of Q and K, per head or token."""
 
     step: int = 0
     kind: str = "e4m3"

@@ -273,7 +273,7 @@ def prefix(report: dict) -> None:
 
 
 def compile_all() -> None:
-    """Compile what the sweeps launch, in threads, on small tensors: their strides are multiples of 16 where those are."""
+    """Compile what the sweeps launch, in threads, on small tensors with strides that are multiples of 16, too."""
     small = Cell(2, 1024, 16, 2)
     q, K, V = tensors(small)
     half = [X.half() for X in (q, K, V)]
