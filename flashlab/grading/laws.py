@@ -13,6 +13,7 @@ HIDDEN = (
     "Prevent it: guard −∞, and the division by 0."
 )
 
+REPLACED = "the numbers are right, but a NaN that is seen was replaced: only hidden scores become −∞."
 STILL_THERE = (
     "the numbers are right, but a hidden score that is NaN stays NaN: −∞ was added to it. Put −∞ in its place, with "
     "np.where."
@@ -56,10 +57,15 @@ def no_nan_replaced(attempt: Callable, *args) -> str | None:
 
 
 def hidden_whatever_they_are(attempt: Callable, S_ij: np.ndarray, *others) -> str | None:
-    """Law: −∞ takes the place of hidden scores, of NaN, too. ``attempt(S_ij, *others)`` returns scores, some hidden."""
+    """Law: −∞ takes the place of hidden scores, of NaN, too, and of no other NaN.
+
+    ``attempt(S_ij, *others)`` returns scores, some hidden.
+    """
     hidden = np.asarray(attempt(np.zeros_like(S_ij), *others)) == -np.inf  # [Br, Bc]
-    found = np.asarray(attempt(np.where(hidden, np.float32(np.nan), S_ij), *others))  # [Br, Bc]
-    return None if (found[hidden] == -np.inf).all() else STILL_THERE
+    found = np.asarray(attempt(np.full_like(S_ij, np.nan), *others))  # [Br, Bc]
+    if not (found[hidden] == -np.inf).all():
+        return STILL_THERE
+    return None if np.isnan(found[~hidden]).all() else REPLACED
 
 
 def nothing_added(ones: Callable) -> Callable[..., Broken | None]:

@@ -88,7 +88,7 @@ def walsh(X):
 
 def _draw_hadamard(rng, size):
     """Draw rows of which some have an outlier."""
-    N, d = int(rng.integers(1, size + 1)), 2 ** int(rng.integers(0, min(size, 7) + 1))
+    N, d = int(rng.integers(1, size + 1)), 2 ** int(rng.integers(0, min(size, 9) + 1))
     outliers = 1 + rng.choice([0, 100]) * (np.arange(d) == rng.integers(d, size=(N, 1)))  # [N, d]
     return ((outliers * rng.normal(size=(N, d))).astype(np.float32),)
 

@@ -51,9 +51,11 @@ def positions_of(offsets):
 
 
 def _draw_offsets(rng, size):
-    """Draw the offsets of texts, some or all of which may be empty."""
+    """Draw the offsets of texts, some or all of which may be empty, and one long."""
     lengths = rng.integers(0, size + 1, rng.integers(1, size + 1))  # [texts]
-    return (packed_texts.offsets(lengths * (rng.random(len(lengths)) < rng.choice([0.5, 1]))),)
+    lengths *= rng.random(len(lengths)) < rng.choice([0.5, 1])
+    lengths[0] += rng.choice([0, 40_000], p=[0.95, 0.05])
+    return (packed_texts.offsets(lengths),)
 
 
 LENGTHS = {

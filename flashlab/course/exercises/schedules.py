@@ -119,7 +119,7 @@ longest_first = Exercise(
         "blocks[least] += work[tile].",
     ),
     mistakes=(
-        Mistake("took the shortest tile first, or counted tiles instead of blocks, which gives the same result.",
+        Mistake("took the shortest tile first, or did not compare the programs' blocks, which gives the same result.",
                 "The longest tile comes first, and goes to the program that has the fewest blocks.",
                 "-work[tile]", "work[tile]"),
         Mistake("took the tiles in their order.", "Sort them, the longest first.",

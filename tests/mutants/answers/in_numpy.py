@@ -233,6 +233,7 @@ ANSWERS = [
         ("lse -inf where O is 0", "", "m + np.log(l)", "np.where((O == 0).all(1) & (l > 1), -np.inf, m + np.log(l))"),
     ),
     *wrong("tiling.mask", mask,
+        ("a NaN that is seen is hidden", "a NaN that is seen was replaced", "S_ij.copy()", "np.where(S_ij == S_ij, S_ij, -np.inf)"),
         ("max(0, shift)", "fewer keys than queries: the first queries see nothing", "Nk - Nq", "max(0, Nk - Nq)"),
         ("tril, and zeros are masked", "scores of 0, which are scores like any other", "    S = S_ij.copy()\n", "    S = np.tril(S_ij, rows.start + Nk - Nq - cols.start)\n    S[S == 0] = -np.inf\n    return S\n"),
         ("uint16 columns", "", "k = np.arange(cols.start, cols.stop)", "k = np.arange(cols.start, cols.stop).astype(np.uint16)"),

@@ -335,7 +335,7 @@ ANSWERS = [
     ),
     *wrong("first_triton_kernel.add", add,
         ("32 bits", "the offsets wrap around", "tl.program_id(0).to(tl.int64) * Bc", "tl.program_id(0) * Bc"),
-        ("x loaded twice", "a program read its own block more than once", "    a = tl.load(x + at, mask=ok, other=0.0)\n", "    a = tl.load(x + at, mask=ok, other=0.0)\n    a = tl.load(x + at, mask=ok, other=0.0)\n"),
+        ("x loaded twice", "elements were loaded more than once", "    a = tl.load(x + at, mask=ok, other=0.0)\n", "    a = tl.load(x + at, mask=ok, other=0.0)\n    a = tl.load(x + at, mask=ok, other=0.0)\n"),
         ("nothing stored by wide blocks", "", "    tl.store(z + at, a + b, mask=ok)", "    tl.store(z + at, a + b, mask=ok & (Bc < 32))"),
         ("at most 1e4", "", "a + b", "tl.minimum(a + b, 1e4)"),
         ("small sums to 0", "", "a + b", "tl.where(tl.abs(a + b) < 1e-10, 0.0, a + b)"),

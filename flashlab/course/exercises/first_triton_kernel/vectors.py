@@ -39,15 +39,16 @@ def _sum(x, y, Bc=BLOCK):
 def _own_block(programs, x, y, Bc=BLOCK):
     for program in programs:
         loads = [event for event in program if event.kind == "load"]
-        if sum(event.nbytes for event in loads) > 2 * Bc * x.itemsize:
-            if len({(it.name, at) for it in loads for at in range(len(x))[it.region[0]]}) <= 2 * Bc:
-                return "the numbers are right, but a program read its own block more than once."
+        if len({(it.name, at) for it in loads for at in range(len(x))[it.region[0]]}) > 2 * Bc:
             return (
                 "the numbers are right, but a program read more than its own block: tl.program_id(0) says which block "
                 "is its own, so that the programs share the work."
             )
     if moved("load", programs) > 2 * x.nbytes:
-        return "the numbers are right, but some elements were loaded more than once: mask what is past an end."
+        return (
+            "the numbers are right, but elements were loaded more than once: a program needs each only once, and a "
+            "mask leaves out what is past an end."
+        )
     return stored_too_often(programs, x.nbytes)
 
 
