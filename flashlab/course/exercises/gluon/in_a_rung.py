@@ -1,8 +1,7 @@
 """Run a rung in the interpreter, with a learner's function in place of one of its own; and the cases for that."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import ModuleType
 from typing import NamedTuple
 from unittest import mock
@@ -12,7 +11,7 @@ import torch
 
 from flashlab.grading.exercise import Case, edited
 from flashlab.grading.kernel_laws import attempted
-from flashlab.kernels.gluon_interpreter import language, units
+from flashlab.kernels.gluon_interpreter import language
 from flashlab.kernels.gluon_interpreter.memory import View
 from flashlab.kernels.gluon_interpreter.scheduler import READ, me
 from flashlab.kernels.launch import launch
@@ -20,6 +19,7 @@ from flashlab.reference import masks
 from flashlab.reference.attention import attention
 
 d = 64
+EXPONENTIAL = "exponential"
 NOT_READ = (
     "the numbers are right, but a role gives back a stage whose tile it has not read since it last gave it back: "
     "release the stage of the tile that the finished product has read."
@@ -45,78 +45,82 @@ def attend(rung: ModuleType, name: str, function, Q, K, V, causal, stages_of_V=2
     return Attended(o[0, 0].numpy(), lse[0, 0].numpy())
 
 
-@contextmanager
-def before_exponentials(note: Callable[[], None]) -> Iterator[None]:
-    """Call ``note()`` before each exponential that a role takes."""
+class Event(NamedTuple):
+    """What a role did: an access to shared memory, or an exponential."""
+
+    kind: str  # READ or another kind of the scheduler's, or EXPONENTIAL
+    does: str = ""  # "waits at", "arrives at", …
+    place: str = ""  # "K.tiles[1]", "V.empty[0]", "turn[1]", …
+    under_way: int = 0  # products of the role that no wait has covered
+
+
+Rule = Callable[[dict[str, list[Event]]], str | None]
+
+
+def watched(rung: ModuleType, name: str, *rules: Rule) -> Callable[..., str | None]:
+    """Build a law: a run of a rung, as ``attend`` does it, obeys these rules.
+
+    A rule gets the events of each role in order, by the role's name. It returns a sentence where they break it.
+    """
+
+    def law(function, *args):
+        events = _events(rung, name, function, *args)
+        return next(filter(None, (rule(events) for rule in rules)), None)
+
+    return law
+
+
+def _events(rung, name, function, *args):
+    """Run a rung, and return the events of each role."""
+    found, access = defaultdict(list), View.access
+
+    def note_and_access(view, kind, does, engine=""):
+        found[me().name].append(Event(kind, does, str(view)))
+        return access(view, kind, does, engine)
 
     def noting(exp):
         def note_and_call(x):
-            note()
+            found[me().name].append(Event(EXPONENTIAL, under_way=len(me().products)))
             return exp(x)
 
         return note_and_call
 
-    patches = {name: noting(getattr(language, name)) for name in ("exp", "exp2")}  # a step may call either
-    with mock.patch.multiple(language, **patches):
-        yield
-
-
-def arrives_before_the_softmax(rung: ModuleType, name: str, barriers: str, message: str) -> Callable[..., str | None]:
-    """Build a law: after its last exponential, no role arrives at a barrier whose name begins with ``barriers``."""
-
-    def law(function, *args):
-        late, arrive = {}, units.Barrier.arrive  # role: whether its last arrival came after its last exponential
-
-        def note_and_arrive(barrier, nbytes=0):
-            if str(barrier.view).startswith(barriers):
-                late[me().name] = True
-            return arrive(barrier, nbytes)
-
-        patch = mock.patch.object(units.Barrier, "arrive", note_and_arrive)
-        with patch, before_exponentials(lambda: late.update({me().name: False})):
-            attend(rung, name, function, *args)
-        return message if any(late.values()) else None
-
-    return law
-
-
-class Access(NamedTuple):
-    """An access of a role to shared memory."""
-
-    kind: str  # READ, or another kind of the scheduler's
-    does: str  # "waits at", "arrives at", …
-    place: str  # "K.tiles[1]", "V.empty[0]", "turn[1]", …
-
-
-def accesses(rung: ModuleType, name: str, function, *args) -> dict[str, list[Access]]:
-    """Run a rung as ``attend`` does, and return what each of its roles did in shared memory, in order."""
-    found, access = defaultdict(list), View.access
-
-    def note_and_access(view, kind, does, engine=""):
-        found[me().name].append(Access(kind, does, str(view)))
-        return access(view, kind, does, engine)
-
-    with mock.patch.object(View, "access", note_and_access):
+    exponentials = {name: noting(getattr(language, name)) for name in ("exp", "exp2")}  # a step may call either
+    with mock.patch.object(View, "access", note_and_access), mock.patch.multiple(language, **exponentials):
         attend(rung, name, function, *args)
     return found
 
 
-def gives_back_what_it_read(rung: ModuleType, name: str) -> Callable[..., str | None]:
-    """Build a law: each time that a role gives a stage back, it has read the tile of that stage since the last time."""
+def arrives_before_the_softmax(barriers: str, message: str) -> Rule:
+    """Build a rule: after its last exponential, no role arrives at a barrier whose name begins with ``barriers``."""
 
-    def law(function, *args):
-        for done in accesses(rung, name, function, *args).values():
-            read = set()
+    def rule(events):
+        for done in events.values():
+            late = False
             for it in done:
-                if it.kind == READ and ".tiles" in it.place:
-                    read.add(it.place.replace("tiles", "empty"))
-                elif it.does == "arrives at" and ".empty" in it.place:
-                    if it.place not in read:
-                        return NOT_READ
-                    read.remove(it.place)
+                if it.kind == EXPONENTIAL:
+                    late = False
+                elif it.does == "arrives at" and it.place.startswith(barriers):
+                    late = True
+            if late:
+                return message
         return None
 
-    return law
+    return rule
+
+
+def gives_back_what_it_read(events: dict[str, list[Event]]) -> str | None:
+    """Rule: each time that a role gives a stage back, it has read the tile of that stage since the last time."""
+    for done in events.values():
+        read = set()
+        for it in done:
+            if it.kind == READ and ".tiles" in it.place:
+                read.add(it.place.replace("tiles", "empty"))
+            elif it.does == "arrives at" and ".empty" in it.place:
+                if it.place not in read:
+                    return NOT_READ
+                read.remove(it.place)
+    return None
 
 
 def exact(Q, K, V, causal, stages_of_V=2) -> Attended:

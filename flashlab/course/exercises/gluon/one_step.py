@@ -9,6 +9,7 @@ from flashlab.course.exercises.gluon.in_a_rung import (
     draw,
     exact,
     gives_back_what_it_read,
+    watched,
 )
 from flashlab.grading.exercise import Exercise, Mistake
 from flashlab.kernels.hopper.rungs import one_consumer
@@ -32,8 +33,7 @@ step = Exercise(
     draw=draw,
     draws=6,
     laws=(
-        arrives_before_the_softmax(one_consumer, "step", "K.empty", KEPT),
-        gives_back_what_it_read(one_consumer, "step"),
+        watched(one_consumer, "step", arrives_before_the_softmax("K.empty", KEPT), gives_back_what_it_read),
     ),
     sways=True,
     level=2,

@@ -4,7 +4,7 @@ import re
 from collections import defaultdict
 from functools import partial
 
-from flashlab.course.exercises.gluon.in_a_rung import accesses, attend, case, draw, exact
+from flashlab.course.exercises.gluon.in_a_rung import attend, case, draw, exact, watched
 from flashlab.grading.exercise import Exercise, Mistake
 from flashlab.kernels.hopper.rungs import one_consumer
 
@@ -16,7 +16,7 @@ WAITS = (
     "the numbers are right, but the producer waits for its own tile, and nothing is on its way while the consumer "
     "computes: ask for the tile, and do not wait at `full`."
 )
-EVENTS = {
+LETTERS = {
     ("empty", "waits at"): "w",  # until the stage is free
     ("full", "arrives at"): "e",  # ``expect``
     ("full", "has the copy engine arrive at"): "c",
@@ -24,17 +24,17 @@ EVENTS = {
 }
 
 
-def _in_order(function, *args):
-    """Law: for each tile, the producer waits until its stage is free, announces the bytes and asks for the copy."""
-    stages = defaultdict(str)  # of each stage: ``EVENTS`` in order
-    for role, done in accesses(one_consumer, "fetch", function, *args).items():
+def _in_order(events):
+    """Rule: for each tile, the producer waits until its stage is free, announces the bytes and asks for the copy."""
+    stages = defaultdict(str)  # of each stage: ``LETTERS`` in order
+    for role, done in events.items():
         for it in done if role.startswith("produce") else ():
             of, stage = it.place.split("[", 1)  # such as "K.full" and "1]"
             ring, part = of.split(".")
-            stages[role, ring, stage] += EVENTS.get((part, it.does), "")
-    if any("f" in events for events in stages.values()):
+            stages[role, ring, stage] += LETTERS.get((part, it.does), "")
+    if any("f" in text for text in stages.values()):
         return WAITS
-    return None if all(re.fullmatch("(w*(ec|ce))*", events) for events in stages.values()) else NOT_FREE
+    return None if all(re.fullmatch("(w*(ec|ce))*", text) for text in stages.values()) else NOT_FREE
 
 
 fetch = Exercise(
@@ -49,7 +49,7 @@ fetch = Exercise(
     ),
     draw=draw,
     draws=6,
-    laws=(_in_order,),
+    laws=(watched(one_consumer, "fetch", _in_order),),
     sways=True,
     level=2,
     minutes=12,

@@ -4,17 +4,16 @@ import re
 from functools import partial
 
 from flashlab.course.exercises.gluon.in_a_rung import (
-    accesses,
     arrives_before_the_softmax,
     attend,
-    before_exponentials,
     case,
     draw,
     exact,
     gives_back_what_it_read,
+    watched,
 )
 from flashlab.grading.exercise import Exercise, Mistake
-from flashlab.kernels.gluon_interpreter.scheduler import READ, me
+from flashlab.kernels.gluon_interpreter.scheduler import READ
 from flashlab.kernels.hopper.rungs import two_consumers
 
 TURN_KEPT = (
@@ -29,37 +28,36 @@ OUT_OF_TURN = (
     "the numbers are right, but a product is issued out of turn: take the turn before both products, and pass it after "
     "both."
 )
+NOTHING_BESIDE = (
+    "the numbers are right, but nothing runs beside the softmax. Wait until one product is left, that with V: "
+    "warpgroup_mma_wait(1, …). Wait for that one after `weights`."
+)
 
 
-def _in_turn(function, *args):
-    """Law: a consumer issues its products between taking the turn and passing it, except for the last product."""
-    for done in accesses(two_consumers, "step", function, *args).values():
-        events = "".join(_event(it) for it in done)
-        if events and not re.fullmatch("(tm+p)*", "".join(events.rsplit("m", 1))):
+def _in_turn(events):
+    """Rule: a consumer issues its products between taking the turn and passing it, except for the last product."""
+    for done in events.values():
+        text = _as_text(done)
+        if text and not re.fullmatch("(tm+p)*", "".join(text.rsplit("m", 1))):
             return OUT_OF_TURN
     return None
 
 
-def _event(access):
-    """Return "t" for taking the turn, "p" for passing it, "m" for a product, which reads a tile of K or V, else ""."""
-    if access.place.startswith("turn"):
-        return "t" if access.does == "waits at" else "p" if access.does == "arrives at" else ""
-    return "m" if access.kind == READ and access.place.startswith(("K.tiles", "V.tiles")) else ""
+def _beside(events):
+    """Rule: the product with V is under way while exponentials are taken, if there is a step: two products more."""
+    steps = [done for done in events.values() if _as_text(done).count("m") > 2]
+    return NOTHING_BESIDE if steps and not any(it.under_way for done in steps for it in done) else None
 
 
-def _beside(function, Q, K, V, causal, stages_of_V):
-    """Law: the product with V is under way while exponentials are taken."""
-    if len(K) <= 128 or (causal and len(K) - len(Q) < 1):
-        return None
-    under_way = []
-    with before_exponentials(lambda: under_way.append(len(me().products))):
-        attend(two_consumers, "step", function, Q, K, V, causal, stages_of_V)
-    if not any(under_way):
-        return (
-            "the numbers are right, but nothing runs beside the softmax. Wait until one product is left, that with V: "
-            "warpgroup_mma_wait(1, …). Wait for that one after `weights`."
-        )
-    return None
+def _as_text(done):
+    """Return "t" for taking the turn, "p" for passing it, and "m" for a product, which reads a tile of K or V."""
+    return "".join(map(_letter, done))
+
+
+def _letter(event):
+    if event.place.startswith("turn"):
+        return {"waits at": "t", "arrives at": "p"}.get(event.does, "")
+    return "m" if event.kind == READ and event.place.startswith(("K.tiles", "V.tiles")) else ""
 
 
 overlapped = Exercise(
@@ -76,11 +74,15 @@ overlapped = Exercise(
     draw=draw,
     draws=6,
     laws=(
-        _in_turn,
-        _beside,
-        arrives_before_the_softmax(two_consumers, "step", "turn", TURN_KEPT),
-        arrives_before_the_softmax(two_consumers, "step", "K.empty", KEPT),
-        gives_back_what_it_read(two_consumers, "step"),
+        watched(
+            two_consumers,
+            "step",
+            _in_turn,
+            _beside,
+            arrives_before_the_softmax("turn", TURN_KEPT),
+            arrives_before_the_softmax("K.empty", KEPT),
+            gives_back_what_it_read,
+        ),
     ),
     sways=True,
     level=3,
