@@ -48,9 +48,10 @@ def tile_by_tile(forward, Q, K, V, Br, Bc):
         forward(Q, K, V, Br, Bc)
     if reads.largest("Q") > Br * Q.shape[1]:
         return MORE_QUERIES
-    if _comes_back([places for name, places in _uses(reads) if name == "Q"], Br):
+    uses = _uses(reads)
+    if _comes_back([places for name, places in uses if name == "Q"], Br):
         return KEYS_OUTSIDE
-    return next(filter(None, (_objection(uses, len(K), Bc) for uses in _by_tile(_uses(reads), Br))), None)
+    return next(filter(None, (_objection(some, len(K), Bc) for some in _by_tile(uses, Br))), None)
 
 
 def _uses(reads):
