@@ -9,6 +9,7 @@ import torch
 from flashlab.grading.draws import finished, whole
 from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 from flashlab.grading.kernel_laws import inside_margins, launched
+from flashlab.grading.laws import nothing_clipped
 from flashlab.kernels import DEVICE, tl, triton
 
 __all__ = ["intensity", "merge", "waves", "parts", "packed", "combine_kernel", "same_bits"]  # in the lesson's order
@@ -91,6 +92,11 @@ def _draw_merge(rng, size):
     return O_s[:, 0], lse_s[:, 0]
 
 
+def _one_hot(lse_s):
+    """Return outputs [S, S] of S parts whose merged output [S] is the parts' shares, and lse_s [S]."""
+    return np.eye(len(lse_s), dtype=np.float32), lse_s
+
+
 merge = Exercise(
     reference=merged,
     edges=(
@@ -101,6 +107,7 @@ merge = Exercise(
         Case("two parts of which neither saw a key", _two_parts([-inf, -inf], [0, 0])),
     ),
     draw=_draw_merge,
+    once=(nothing_clipped(lambda merge, x: merge(*_one_hot(x))[0]),),
     sways=True,
     mistakes=(
         Mistake("averaged the parts.", "Each counts by its share of the denominator, e to the power of its lse.",
@@ -290,6 +297,7 @@ combine_kernel = Exercise(
     ),
     draw=_draw_combine,
     draws=40,
+    once=(nothing_clipped(lambda kernel, x: _launch_combine(kernel, *(part[:, None] for part in _one_hot(x))).O[0]),),
     sways=True,
     mistakes=(
         Mistake("gave weights to parts past the last.", "Load their lse with other=-float('inf').",

@@ -65,9 +65,12 @@ def chunked(KV, Q_i, K_i, V_i):
 
 def _draw_chunk(rng, size):
     """Draw a chunk; one in three is the first of its text, with KV = 0."""
-    C, d, dv = draws.lengths(rng, size, 3)
+    return _chunk(rng, *draws.lengths(rng, size, 3), past=rng.choice([0, 1, 1]))
+
+
+def _chunk(rng, C, d, dv, past=1):
     KV, Q_i, K_i, V_i = (rng.normal(size=shape) for shape in ((d, dv), (C, d), (C, d), (C, dv)))
-    return _numbers(rng.choice([0, 1, 1]) * KV, Q_i, K_i, V_i)
+    return _numbers(past * KV, Q_i, K_i, V_i)
 
 
 BY_HAND = (
@@ -117,7 +120,7 @@ decayed = Exercise(
     reference=linear_attention.step,
     edges=(
         *(Case(f"{sentence}, decay ½", (*args, 0.5)) for sentence, args in BY_HAND),
-        Case("no decay at all", (*BY_HAND[-1][1], 1.0)),
+        Case("no decay, and a chunk of 100 tokens", (*_chunk(np.random.default_rng(0), 100, 1, 1), 1.0)),
     ),
     draw=_draw_decayed,
     level=3,

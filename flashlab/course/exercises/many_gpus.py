@@ -4,6 +4,7 @@ import numpy as np
 
 from flashlab.grading.draws import finished, whole
 from flashlab.grading.exercise import Case, Exercise, Mistake, Question
+from flashlab.grading.laws import nothing_clipped
 from flashlab.reference import ring as reference
 
 __all__ = ["turn", "merge", "idle", "zigzag", "lse_of", "cheaper", "overlap"]  # in the lesson's order
@@ -127,6 +128,13 @@ def _draw_merge(rng, size):
     return O, lse, O_b, lse_b
 
 
+def _weights(merge, x):
+    """Return the weights of sides whose lse are x [n], beside sides whose lse are 0; the smaller of both orders."""
+    heavy, light = (np.zeros((len(x), 1), np.float32), np.zeros_like(x)), (np.ones((len(x), 1), np.float32), x)
+    O = np.minimum(merge(*heavy, *light)[0], merge(*light, *heavy)[0])[:, 0]  # [n]
+    return O / (1 - O)
+
+
 merge = Exercise(
     reference=reference.merge,
     edges=(
@@ -137,6 +145,7 @@ merge = Exercise(
         Case("two sides of which neither has met a key", _sides(-inf, -inf, O=0, O_b=0)),
     ),
     draw=_draw_merge,
+    once=(nothing_clipped(_weights),),
     sways=True,  # the rounding of lse changes the weights e^(lse - lse of both)
     mistakes=(
         Mistake("averaged the outputs, however heavy the sides are.", "Weigh them with e^lse.",

@@ -4,7 +4,7 @@ import numpy as np
 
 from flashlab.grading.draws import hidden, scores
 from flashlab.grading.exercise import Broken, Case, Exercise, Mistake, Question
-from flashlab.grading.laws import no_nan_replaced, nothing_added, nothing_clipped
+from flashlab.grading.laws import DROPPED, no_nan_replaced, nothing_added, nothing_clipped
 from flashlab.reference import safe_softmax
 
 __all__ = ["half", "row", "underflow", "rows", "lse", "accesses"]  # in the lesson's order
@@ -72,6 +72,13 @@ def _sums_in_float32(denominator):
     return law
 
 
+def _small_ones_count(lse):
+    """Law with inputs of its own: exponentials far below the largest one are not set to 0."""
+    x = np.full((1, 2**20), -14, np.float32)
+    x[0, 0] = 0
+    return Broken("a score of 0 before a million scores of −14", DROPPED) if np.asarray(lse(x))[0] == 0 else None
+
+
 row = Exercise(
     reference=one_row,
     edges=(
@@ -128,6 +135,7 @@ lse = Exercise(
     laws=(no_nan_replaced,),
     once=(
         nothing_added(lambda lse: lse(np.ones((1, 1)))),
+        _small_ones_count,
         _sums_in_float32(lambda lse, x: np.exp(np.float64(lse(x[None])[0]))),
     ),
     mistakes=(

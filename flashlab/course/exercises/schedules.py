@@ -144,7 +144,7 @@ def latest(lists, work, t_b, t_o):
 
 def _draw_lists(rng, size):
     """Draw tiles and the programs that have them; a program may have none."""
-    work = rng.integers(1, 100, int(rng.integers(1, 4 * size + 1))).tolist()
+    work = rng.integers(1, 100, int(rng.integers(4 * size + 1))).tolist()
     owners = rng.integers(0, size, len(work))  # [tiles]
     lists = [np.flatnonzero(owners == program).tolist() for program in range(size)]
     return lists, work, float(rng.uniform(0.1, 5)), float(rng.uniform(0, 20))

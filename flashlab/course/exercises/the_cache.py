@@ -6,6 +6,7 @@ import numpy as np
 
 from flashlab.grading.draws import lengths
 from flashlab.grading.exercise import Broken, Case, Exercise, Mistake, Question, edited
+from flashlab.grading.laws import nothing_clipped
 
 __all__ = [
     "latent_bytes",
@@ -261,6 +262,13 @@ _lse_rounded = edited(  # the weights are e^(S − lse), and float32 rounds lse
 )
 
 
+def _weights(attempt, x):
+    """Return the weights of tokens whose scores are x [N]; their latents and values are the rows of the identity."""
+    scale, eye = 2**-0.5, np.eye(len(x), dtype=np.float32)  # [N, N]
+    q, q_rope = np.float32([[0]]), np.float32([[1]])
+    return attempt(q, q_rope, eye, x[:, None] / np.float32(scale), 0 * eye[None, :1], eye[None], scale)[0]
+
+
 absorb = Exercise(
     reference=absorbed_heads,
     edges=(
@@ -272,7 +280,7 @@ absorb = Exercise(
              _two_large_tokens(2.0**64, np.float32)),
     ),
     draw=_draw_absorb,
-    once=(_makes_no_keys,),
+    once=(_makes_no_keys, nothing_clipped(_weights)),
     sways=True,
     rounded=(_lse_rounded,),
     mistakes=(

@@ -81,9 +81,17 @@ class OfO(WithSetup):
         return WithSetup.apply(*args)[0]
 
 
+class WithItsOwnDelta(WithCopies):
+    @staticmethod
+    def backward(ctx, dO):
+        *kept, O, lse = ctx.saved_tensors
+        args = *kept, dO.contiguous(), lse, (dO * O).sum(1), ctx.causal
+        return ctx.kernels.query_gradients(*args), *ctx.kernels.key_value_gradients(*args), None, None
+
+
 RIGHT = {
     "triton_forward.launch": [launch_in_tiles_of_16, launch_by_keywords],
-    "triton_backward.function": [WithCopies, OfO],
+    "triton_backward.function": [WithCopies, OfO, WithItsOwnDelta],
 }
 
 

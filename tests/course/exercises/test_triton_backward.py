@@ -5,7 +5,9 @@ import pytest
 
 from flashlab.course import data
 from flashlab.course.exercises import triton_backward
+from flashlab.course.exercises.triton_backward.queries import query_gradients_one_head
 from flashlab.course.registry import find
+from flashlab.grading.exercise import edited
 from flashlab.grading.verdict import first_failure
 from flashlab.kernels import INTERPRETED, tl, triton
 from flashlab.reference import masks, recomputation
@@ -71,9 +73,17 @@ def add_by_sums(dK_j, dV_j, Q_i, K_j, V_j, dO_i, lse_i, delta_i, seen, scale):
     return dK_j, dV_j
 
 
+dQ_of_scaled_keys = edited(
+    edited(query_gradients_one_head, "scale * dQ_i", "dQ_i"),
+    "S_ij = scale * tl.dot(Q_i, K_j.T)",
+    "K_j = scale * K_j\n        S_ij = tl.dot(Q_i, K_j.T)",
+)
+dQ_of_scaled_queries = edited(query_gradients_one_head, "scale * tl.dot(Q_i, K_j.T)", "tl.dot(scale * Q_i, K_j.T)")
+
 RIGHT = {
     "triton_backward.delta": [delta_row_by_row, delta_column_by_column, delta_masked_afterwards],
     "triton_backward.add_rows": [add_transposed, add_in_base_2, add_by_sums],
+    "triton_backward.dQ": [dQ_of_scaled_keys, dQ_of_scaled_queries],
 }
 
 

@@ -354,6 +354,7 @@ ANSWERS = [
     *wrong("decoding.combine_kernel", combine,
         ("no guard", "You subtracted −∞ from −∞", "tl.where(m == -float(\"inf\"), 0.0, m)", "m"),
         ("guard maximum(m, -1e4)", "", "tl.where(m == -float(\"inf\"), 0.0, m)", "tl.maximum(m, -1e4)"),
+        ("weights below 1e-6 set to 0", "it is small, but many of them", "tl.exp(part - safe)", "tl.where(part - safe < -14, 0.0, tl.exp(part - safe))"),
         ("8 parts", "", "tl.exp(part - safe)", "tl.where(s < 8, tl.exp(part - safe), 0.0)"),
     ),
     *wrong("triton_backward.add_rows", add_rows,

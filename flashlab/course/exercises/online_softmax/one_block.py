@@ -5,7 +5,7 @@ import numpy as np
 from flashlab.course.exercises.online_softmax.states import MADE_UP, draw_maxima_near, draw_state, state_of
 from flashlab.grading.draws import scores
 from flashlab.grading.exercise import Broken, Case, Exercise, Mistake
-from flashlab.grading.laws import no_nan_replaced
+from flashlab.grading.laws import no_nan_replaced, nothing_clipped
 from flashlab.reference import online_softmax
 
 inf = np.inf
@@ -49,6 +49,12 @@ def _all_keys_count(update):
         return Broken("a block of 5,000 equal keys", "not all keys of the block were taken in.", if_right=True)
 
 
+def _weights_of_the_past(update, x):
+    """Return the weights of the past in rows whose maxima are x, beside a key whose score and value are 0."""
+    ones, zeros = np.ones_like(x), np.zeros_like(x)[:, None]
+    return update(online_softmax.State(x, ones, ones[:, None]), zeros, zeros[:1])[2][:, 0]
+
+
 SEEN, NOTHING, THREE = state_of([0], [1], [[2]]), online_softmax.identity(1, 1), np.float32([[3]])
 
 update = Exercise(
@@ -63,7 +69,7 @@ update = Exercise(
     draw=draw_block,
     laws=(no_nan_replaced,),
     sways=True,
-    once=(_state_stays_wide, _all_keys_count),
+    once=(_state_stays_wide, _all_keys_count, nothing_clipped(_weights_of_the_past)),
     mistakes=(
         Mistake("did not rescale the old output.", "Multiply it by e^(m_old − m_new), like l.",
                 "alpha[:, None] * O_i +", "O_i +"),

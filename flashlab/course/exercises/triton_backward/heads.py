@@ -3,6 +3,8 @@
 import numpy as np
 
 from flashlab.grading.draws import queries_and_keys
+from flashlab.reference import attention, recomputation
+from flashlab.reference.rules import Rules
 
 BLOCK = 16  # rows of a tile, and the width of a head: the least that tl.dot multiplies
 
@@ -22,6 +24,20 @@ def draw_head(rng, Nq, Nk):
     V, dO = (np.round(2 * rng.normal(size=(N, d))) for N in (Nk, Nq))
     dO *= 2.0 ** rng.choice([0, 0, -40, 40])
     return *(np.float32(x) for x in (Q / (scale * np.sqrt(d)), K, V, dO)), float(scale)
+
+
+def of_rounded_scores(Q, K, V, dO, mask, scale):
+    """Compute the ``Gradients`` with each score off by as much as float32 may round its sum, up or down in turn.
+
+    lse and delta are not rounded, so the weights of a row do not quite sum to 1, as those of a kernel.
+    """
+    scale = Q.shape[1] ** -0.5 if scale is None else scale
+    O, lse = attention.attention(Q, K, V, mask=mask, scale=scale, return_lse=True)  # [Nq, d], [Nq]
+    Nq, Nk = shape = len(Q), len(K)
+    S = Rules(mask, scale=scale).scores(Q, K, slice(0, Nq), slice(0, Nk), shape)  # [Nq, Nk]
+    turns = (-1.0) ** np.add.outer(np.arange(Nq), np.arange(Nk))  # [Nq, Nk]
+    S += 2.0**-23 * scale * (np.abs(Q) @ np.abs(K).T) * turns
+    return recomputation.gradients(Q, K, V, dO, recomputation.rebuild(S, lse), recomputation.delta(dO, O), scale)
 
 
 def column(*numbers):

@@ -15,6 +15,7 @@ from flashlab.course.exercises.triton_backward.heads import (
     SEES_NOTHING,
     THREE,
     draw_head,
+    of_rounded_scores,
     two_queries,
 )
 from flashlab.grading.draws import cut_lengths
@@ -105,6 +106,10 @@ def _exact_gradients(Q, K, V, dO, causal, block=BLOCK, scale=None, Bc=None):
     return KeyValueGradients(*attention.attention_backward(Q, K, V, dO, mask=_MASKS[causal], scale=scale)[1:])
 
 
+def _of_rounded_scores(Q, K, V, dO, causal, block=BLOCK, scale=None, Bc=None):
+    return KeyValueGradients(*of_rounded_scores(Q, K, V, dO, _MASKS[causal], scale)[1:])
+
+
 def _weights_in_dV(add, x):
     return key_value_gradients(add, *two_queries(x), scale=1.0).dV[:, 0]
 
@@ -129,6 +134,7 @@ add_rows = Exercise(
     draws=30,
     once=(nothing_clipped(_weights_in_dV),),
     sways=True,
+    rounded=(_of_rounded_scores,),
     level=3,
     minutes=25,
     hints=(

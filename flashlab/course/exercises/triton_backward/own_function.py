@@ -1,6 +1,7 @@
 """The learner's own kernels under autograd: ``function``, a ``torch.autograd.Function`` of one head."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 
 from flashlab.course.exercises.triton_backward.keys_and_values import loop_over_queries
 from flashlab.grading.draws import lengths
-from flashlab.grading.exercise import Case, Exercise, Mistake
+from flashlab.grading.exercise import Case, Exercise, Mistake, edited
 from flashlab.kernels import DEVICE, triton
 from flashlab.reference import masks, recomputation
 from flashlab.reference.attention import attention, attention_backward
@@ -158,9 +159,15 @@ def _launch(attempt, Q, K, V, dO, causal, gap):
     return Both(*(X.detach().cpu().numpy() for X in (O, *gradients)))
 
 
-def _exact(Q, K, V, dO, causal, gap):
+def _exact(Q, K, V, dO, causal, gap, backward=attention_backward):
     dO = np.broadcast_to(dO, (len(Q), V.shape[1]))
-    return Both(attention(Q, K, V, mask=_mask(causal)), *attention_backward(Q, K, V, dO, mask=_mask(causal)))
+    return Both(attention(Q, K, V, mask=_mask(causal)), *backward(Q, K, V, dO, mask=_mask(causal)))
+
+
+SUM = "(P * dP).sum(-1, keepdims=True)"  # delta
+_delta_rounded = partial(  # float32 rounds delta, and where a query sees one key, dP − delta is that rounding
+    _exact, backward=edited(attention_backward, SUM, f"{SUM} + 2.0**-23 * abs(P * dP).sum(-1, keepdims=True)")
+)
 
 
 IN_CTX = (
@@ -253,6 +260,7 @@ function = Exercise(
     draws=30,
     laws=(_watched, _apart, _saved),
     sways=True,
+    rounded=(_delta_rounded,),
     mistakes=(
         Mistake("returned a gradient for tensors only.",
                 "backward returns one per argument of forward: None for causal and for kernels.",

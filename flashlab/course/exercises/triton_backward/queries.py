@@ -15,6 +15,7 @@ from flashlab.course.exercises.triton_backward.heads import (
     SEES_NOTHING,
     THREE,
     draw_head,
+    of_rounded_scores,
     two_queries,
 )
 from flashlab.grading.draws import cut_lengths
@@ -72,6 +73,10 @@ def _exact_dQ(Q, K, V, dO, causal, Br=BLOCK, Bc=BLOCK, scale=None):
     return attention.attention_backward(Q, K, V, dO, mask=masks.causal() if causal else None, scale=scale)[0]
 
 
+def _of_rounded_scores(Q, K, V, dO, causal, Br=BLOCK, Bc=BLOCK, scale=None):
+    return of_rounded_scores(Q, K, V, dO, masks.causal() if causal else None, scale).dQ
+
+
 def _enough(Q, K, V, dO, causal, Br=BLOCK, Bc=BLOCK, scale=None):
     """Return the bytes that the kernel must load: what belongs to the queries once, K and V once for each program."""
     (Nq, d), mask = Q.shape, masks.causal() if causal else None
@@ -108,6 +113,7 @@ dQ = Exercise(
     moves=(loads_at_most(_enough, "What belongs to the queries is", lambda Q, *others: Q.nbytes),),
     once=(nothing_clipped(_weights_in_dQ),),
     sways=True,
+    rounded=(_of_rounded_scores,),
     level=3,
     minutes=45,
     hints=(
