@@ -148,6 +148,8 @@ EDITS = {  # what: the attempt that is edited, words that the sentence must cont
     "two stages always": (fetch_that_counts_rounds, "three stages", ("ring.empty.shape[0]", "2")),
     "keys released late": (step_that_waits_for_both_first, "the stage of K is not free during the softmax", (
         GIVE_K, ""), (UPDATE, UPDATE + GIVE_K)),
+    "scores twice": (step_that_waits_for_both_first, "multiplies a tile twice", (
+        "    S_ij = hide(", "    S_ij = scores(Q_i, K_j)\n    S_ij = hide(")),
     "keys released twice": (step_that_waits_for_both_first, "K.empty", (
         ", V_j = arrived(rings.K, j), arrived(rings.V, j)", " = arrived(rings.K, j)"), (
         "V_j, factor", "arrived(rings.V, j), factor"), ("release(rings.V, j)", "release(rings.K, j)")),

@@ -24,6 +24,7 @@ NOT_READ = (
     "the numbers are right, but a role gives back a stage whose tile it has not read since it last gave it back: "
     "release the stage of the tile that the finished product has read."
 )
+TWICE = "the numbers are right, but a role multiplies a tile twice: one product with each tile is enough."
 
 
 class Attended(NamedTuple):
@@ -52,6 +53,11 @@ class Event(NamedTuple):
     does: str = ""  # "waits at", "arrives at", …
     place: str = ""  # "K.tiles[1]", "V.empty[0]", "turn[1]", …
     under_way: int = 0  # products of the role that no wait has covered
+
+
+def is_product(event: Event) -> bool:
+    """Return whether a product reads a tile of K or V."""
+    return event.kind == READ and event.place.startswith(("K.tiles", "V.tiles"))
 
 
 Rule = Callable[[dict[str, list[Event]]], str | None]
@@ -109,13 +115,16 @@ def arrives_before_the_softmax(barriers: str, message: str) -> Rule:
     return rule
 
 
-def gives_back_what_it_read(events: dict[str, list[Event]]) -> str | None:
-    """Rule: each time that a role gives a stage back, it has read the tile of that stage since the last time."""
+def reads_once_and_gives_back(events: dict[str, list[Event]]) -> str | None:
+    """Rule: each time that a role gives a stage back, it has read the tile of that stage once since the last time."""
     for done in events.values():
         read = set()
         for it in done:
-            if it.kind == READ and ".tiles" in it.place:
-                read.add(it.place.replace("tiles", "empty"))
+            if is_product(it):
+                stage = it.place.replace("tiles", "empty")
+                if stage in read:
+                    return TWICE
+                read.add(stage)
             elif it.does == "arrives at" and ".empty" in it.place:
                 if it.place not in read:
                     return NOT_READ

@@ -8,7 +8,7 @@ from flashlab.course.exercises.gluon.in_a_rung import (
     case,
     draw,
     exact,
-    gives_back_what_it_read,
+    reads_once_and_gives_back,
     watched,
 )
 from flashlab.grading.exercise import Exercise, Mistake
@@ -33,7 +33,7 @@ step = Exercise(
     draw=draw,
     draws=6,
     laws=(
-        watched(one_consumer, "step", arrives_before_the_softmax("K.empty", KEPT), gives_back_what_it_read),
+        watched(one_consumer, "step", arrives_before_the_softmax("K.empty", KEPT), reads_once_and_gives_back),
     ),
     sways=True,
     level=2,

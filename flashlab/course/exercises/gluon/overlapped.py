@@ -9,11 +9,11 @@ from flashlab.course.exercises.gluon.in_a_rung import (
     case,
     draw,
     exact,
-    gives_back_what_it_read,
+    is_product,
+    reads_once_and_gives_back,
     watched,
 )
 from flashlab.grading.exercise import Exercise, Mistake
-from flashlab.kernels.gluon_interpreter.scheduler import READ
 from flashlab.kernels.hopper.rungs import two_consumers
 
 TURN_KEPT = (
@@ -57,7 +57,7 @@ def _as_text(done):
 def _letter(event):
     if event.place.startswith("turn"):
         return {"waits at": "t", "arrives at": "p"}.get(event.does, "")
-    return "m" if event.kind == READ and event.place.startswith(("K.tiles", "V.tiles")) else ""
+    return "m" if is_product(event) else ""
 
 
 overlapped = Exercise(
@@ -81,7 +81,7 @@ overlapped = Exercise(
             _beside,
             arrives_before_the_softmax("turn", TURN_KEPT),
             arrives_before_the_softmax("K.empty", KEPT),
-            gives_back_what_it_read,
+            reads_once_and_gives_back,
         ),
     ),
     sways=True,
