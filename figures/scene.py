@@ -25,7 +25,7 @@ LETTERS = {Path.MOVETO: "M", Path.LINETO: "L", Path.CURVE3: "Q", Path.CURVE4: "C
 
 
 class Recorder(RendererBase):
-    """A renderer that records a drawing as ``nodes``, each [tag, attributes, words]."""
+    """A renderer that records a drawing as ``nodes``: [tag, attributes], and the words of a text as a third."""
 
     def __init__(self, agg: Any) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class Recorder(RendererBase):
         self.nodes.append(["text", attributes, s])
 
     def draw_image(self, gc: Any, x: float, y: float, im: Any, transform: Any = None) -> None:
-        """Record no image: the page draws the cells of a heat map, which are the marks of its chart."""
+        """Record nothing: all images are heat maps, and the page draws their cells from ``charts.Mark``."""
 
     def _placed(self, points: Any) -> np.ndarray:
         """Return points in pixels from the upper left corner, as SVG counts them."""

@@ -35,7 +35,7 @@ SETS = {  # widths, query heads per key/value head, lengths, query heads in all,
     "grid": ((128, 64), (1,), (128, 256, 512, 1024, 2048), (8, 32, 128, 512), OURS),
     "wide": ((192, 256), (1,), (128, 256, 512, 1024), (8, 32, 128), OURS),
 }
-CALL_MS = 2  # per measurement: there are hundreds of short calls
+CALL_MS = 2  # total time of a measurement, which repeats its call: there are hundreds of calls
 MOST = 400_000  # heads * N; above it the choice is clear
 
 
@@ -57,7 +57,7 @@ class Place(NamedTuple):
 
 
 def places(names: Iterable[str] = SETS) -> Iterator[Place]:
-    """Yield every call of these sets."""
+    """Yield the calls of these sets, without those whose heads * N is above ``MOST``."""
     for name in names:
         widths, groups, lengths, heads, _ = SETS[name]
         grid = itertools.product(("forward", "backward"), widths, (False, True), groups, lengths, heads)

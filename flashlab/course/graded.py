@@ -1,4 +1,4 @@
-"""The exercises to grade, and for each a question that the author of an answer can answer, as in ``docs/teach.md``."""
+"""The exercises to grade, and for each a question to its learner, whose code answers it: see ``docs/teach.md``."""
 
 from typing import NamedTuple
 
@@ -28,8 +28,8 @@ GRADED = (
            "log 2, or ∞."),
     Graded("online_softmax.merge", "two states become one",
            "One of the two states has seen no key. What are its factor and the other one's?",
-           "0 and 1: the result is the other state.",
-           "NaN. That needs two empty states, and no guard."),
+           "0 and 1: the result is the other state. NaN would need two empty states, and no guard.",
+           "NaN."),
     Graded("tiling.inside", "one tile of queries meets all keys",
            "Double Bc. What becomes of O, and of the bytes of K that this tile loads?",
            "Both stay (O up to rounding): each key is loaded once per tile of queries.",
@@ -44,7 +44,7 @@ GRADED = (
            "All three."),
     Graded("recomputation.backward", "the two loops of the backward pass",
            "Exchange the two loops. What changes?",
-           "No gradient. But now dQ of a tile can stay in fast memory, and dK and dV cannot.",
+           "No gradient. With queries outside, dQ of a tile can stay in fast memory; with keys outside, dK and dV.",
            "The gradients, or nothing at all."),
     Graded("first_triton_kernel.softmax_row", "a first kernel: one program per row",
            "Load with other=0 instead of −∞. Which rows become wrong?",

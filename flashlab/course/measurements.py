@@ -1,6 +1,6 @@
-"""Read the stored measurements of all files into one table: the time of a call by a version of attention.
+"""Read the measurements of the files in ``READERS`` into one table: the time of a call by a version of attention.
 
-``READERS`` has a reader for each format. Rows of one file and one call are a cell: they were timed in turns, so only
+Files of one format share a reader. Rows of one file and one call are a cell: they were timed in turns, so only
 they can be compared with each other. A row is ``outdated`` if its kernel has changed since the measurement.
 """
 
@@ -41,7 +41,7 @@ class Row(NamedTuple):
     device: str
     date: str
     host_us: float | None = None  # the time of the call in Python, if it was measured
-    file: str = ""  # in notebooks/data, without its suffix; it also names the versions of all software, and the command
+    file: str = ""  # its name in notebooks/data, without .json; the file has the command and the versions of software
 
     @property
     def outdated(self) -> bool:
@@ -50,16 +50,16 @@ class Row(NamedTuple):
 
 
 def since(version: str) -> str:
-    """Return the day from which measurements of a version are of its kernels of today; "" for a rival."""
+    """Return the day on which the kernels of a version changed last; "" for a rival."""
     check_choice("version", version, (*BY_NAME, *DISTRIBUTED.values()))
-    if version not in BY_NAME:  # a version for several GPUs, each of which runs the kernels of another
+    if version not in BY_NAME:  # for several GPUs: each runs the kernels of a version for one
         version = HOPPER if version.startswith("flashlab") else "SDPA cuDNN"
     return BY_NAME[version].since
 
 
 @cache
 def card_of(name: str | None) -> str | None:
-    """Return a card's short name: "H200" of "NVIDIA H200" and of "H200 SXM", "RTX 4090" of that card."""
+    """Return a card's short name: "H200" of "NVIDIA H200" and of "H200 SXM"; another name as it is."""
     found = name and re.search(r"RTX \d+|[A-Z]+\d+", name)
     return found[0] if found else name
 
@@ -85,9 +85,16 @@ def check_card(call: Call) -> None:
             raise ValueError(
                 f"card must be one of {names}, a name that begins with NVIDIA, or None, got {shown(call.card)}"
             )
-        expected = call.capability
-    if call.capability != expected or not (expected is None or all(type(n) is int and n >= 0 for n in expected)):
+        if not _is_capability(call.capability):
+            raise ValueError(
+                f"the capability of a card must be two whole numbers, such as (9, 0), got {shown(call.capability)}"
+            )
+    elif call.capability != expected:
         raise ValueError(f"the capability of the card {call.card} is {expected}, got {shown(call.capability)}")
+
+
+def _is_capability(it):
+    return isinstance(it, tuple) and len(it) == 2 and all(type(number) is int and number >= 0 for number in it)
 
 
 # A reader for each format. It yields the call, the version, the row, and its microseconds.
@@ -163,7 +170,7 @@ def read_training(report: dict) -> Iterator[tuple[Call, str, dict, float]]:
     yield call, NAMES["flash"], {}, 1e3 * report["flash"]["ms"]
 
 
-READERS: dict[str, Reader] = {  # where two files have a call of one day, the later file counts
+READERS: dict[str, Reader] = {  # of two that have a call, measured on one day, ``which`` takes the last
     "h200_recomputation": read_training, "h200_attention": read_turns, "h200_choice": read_columns,
     "h200_float8": read_turns, "h200_float8_hopper_causal": read_turns, "h200_float8_hopper": read_turns,
     "h200_ring_before": partial(read_ring, groups=[4]), "h200_ring": partial(read_ring, groups=[1, 2]),
@@ -174,7 +181,7 @@ READERS: dict[str, Reader] = {  # where two files have a call of one day, the la
 
 @cache
 def rows() -> tuple[Row, ...]:
-    """Return every stored measurement, and for each call with both passes their sum, with the date of the older one."""
+    """Return all rows of the readers, and for each call with both passes their sum, with the date of the older one."""
     return tuple(row for file in READERS for row in _of(file))
 
 

@@ -29,7 +29,7 @@ class State:
 
     O is in float32 or better between two merges, whatever the dtype of the inputs: a state that is rounded at every
     merge loses digits with every rank. If the first block has all queries, the state takes its tensors without a copy.
-    The last block waits for the next one, or for ``finish``: then one kernel merges it and rounds O.
+    The newest block is merged when the next one comes, or in ``finish``, where on a GPU one kernel merges and rounds O.
     """
 
     def __init__(self, q: Tensor, dv: int):
@@ -58,7 +58,7 @@ class State:
         return self.O.to(self.dtype), self.lse
 
     def _merge(self, dtype):
-        """Merge the block that waits. Then O has this dtype; the first block keeps its own."""
+        """Merge the block that waits; on a GPU O then has this dtype. A first block with all queries stays as it is."""
         (rows, O_b, lse_b), self.waiting = self.waiting, None
         if self.lse is None and rows == (0, self.shape[2]):
             self.O, self.lse = O_b, lse_b

@@ -316,6 +316,7 @@ def test_the_command_runs():
     ({"capability": "9.0"}, "capability must be of type tuple, got str"),
     ({"card": "H300"}, "card must be one of A100 40 GB, .*, L4, a name that begins with NVIDIA, or None, got 'H300'"),
     ({"card": 3}, "card must be the name of a card or None, got 3"),
+    ({"card": "NVIDIA B999", "capability": (-1, 0)}, r"the capability of a card must be two .* got \(-1, 0\)"),
     ({"card": "L4"}, r"the capability of the card L4 is \(8, 9\), got \(9, 0\)"),
     ({"card": None}, r"the capability of the card None is None, got \(9, 0\)"),
     ({"mask": ["causal"]}, "mask must be one of .* got .*causal.*"),

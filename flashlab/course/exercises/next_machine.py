@@ -31,7 +31,7 @@ def cycles_of_a_block(Br, Bc, d):
     return products, 2 * elements / 128, Br * Bc / 16
 
 
-def _draw_block(rng, size):
+def _draw_sizes(rng, size):
     return 128 * int(rng.integers(1, size + 1)), draws.whole(rng, size, 1000), draws.whole(rng, size, 300)
 
 
@@ -44,7 +44,7 @@ cycles = Exercise(
         Case("fewer keys", (128, 64, 128)),
         Case("more keys, many queries, an odd head", (512, 192, 81)),
     ),
-    draw=_draw_block,
+    draw=_draw_sizes,
     minutes=8,
     hints=(
         "How many FLOPs have the two products? Which tiles are read from shared memory? How many exponentials are "
@@ -73,13 +73,13 @@ busy = Question(
     because="256 queries, 128 keys, d = 64: products take 1,024 cycles, exponentials 2,048. Whatever the schedule, the "
     "tensor core waits for half of the time.",
     hints=(
-        "Which of the three numbers changes with d?",
+        "Which of the three numbers change with d, and which does not?",
         "At d = 64, products take half of what they take at 128; exponentials the same.",
         "1024 / 2048",
     ),
     wrong=(
         (1, "That would be so if nothing else took longer. Exponentials do."),
-        (0.25, "Products depend on d once, not twice."),
+        (0.25, "The cycles of products are proportional to d, not to d²."),
         (2, "A share is at most 1: exchange numerator and denominator."),
     ),
     minutes=2,
@@ -104,16 +104,16 @@ def _exact_exp2(x, coefficients):
 
 
 def _draw_exp2(rng, size):
-    """Draw near numbers, as results are compared with the largest, and a polynomial that rises from 1 to 2."""
+    """Draw numbers near each other, since errors are measured against the largest, and a polynomial from 1 to 2."""
     shape = rng.integers(1, size + 1, rng.integers(3))
     x = rng.choice([0, 127, rng.uniform(-127, 127)]) - rng.choice([0.01, 1, 10]) * rng.exponential(size=shape)
     whole = np.ceil(x).astype(np.float32)
     x = rng.choice(3, p=[0.6, 0.2, 0.2], size=shape).choose([x, whole, np.nextafter(whole, np.float32(-inf))])
     x = np.where(rng.random(shape) < 0.1, rng.choice([-inf, -1e30, -1000, -130]), x)
-    rising = rng.exponential(size=rng.integers(1, size + 1))  # sums to 1, as p rises from 1 to 2
+    rising = rng.exponential(size=rng.integers(1, size + 1))
     coefficients = reference.minimax(int(rng.integers(1, 7))).copy()
     if rng.random() < 0.5:
-        coefficients = np.float32([1, *(rising / rising.sum())])
+        coefficients = np.float32([1, *(rising / rising.sum())])  # all after the first sum to 1
     return np.asarray(x, np.float32), coefficients
 
 
@@ -140,7 +140,7 @@ exp2 = Exercise(
         Case("a fraction, by the straight line 1 + x", (np.float32([0.25, 0.5]), STRAIGHT)),
         Case("a negative number: −0.25 = −1 + 0.75", (np.float32([-0.25]), STRAIGHT)),
         Case("a polynomial of degree 2", (np.float32([0.5, -7.5]), BENT)),
-        Case("numbers so low that 2^x is 0 for float32", (np.float32([-1, -200, -1e6, -inf]), STRAIGHT)),
+        Case("numbers so low that 2^x is 0 for float32, beside −1", (np.float32([-1, -200, -1e6, -inf]), STRAIGHT)),
     ),
     draw=_draw_exp2,
     laws=(_in_float32,),
@@ -255,7 +255,7 @@ largest_weight = Question(
 
 columns = Question(
     answer=128,
-    because="2 (128 + d) columns ≤ 512. At d = 128 it is full: P has no room of its own, so it overwrites S.",
+    because="2 (128 + d) columns ≤ 512. At d = 128 tensor memory is full: P overwrites S.",
     hints=(
         "How many columns of 128 numbers of 4 bytes has tensor memory?",
         "256 · 1024 / (128 · 4) = 512. Each tile of queries needs 128 columns for S, and d for O.",
@@ -265,14 +265,14 @@ columns = Question(
         (256, "Two tiles of queries are under way, each with an S and an O."),
         (384, "That is one tile. Two are under way."),
         (192, "P overwrites S, so it takes no room, but S has 128 columns of 4 bytes for each of two tiles."),
-        (64, "There is more room: 512 columns."),
+        (64, "P needs no columns of its own: it overwrites S."),
     ),
     minutes=3,
 )
 
 
 def visiting_order(program, T, causal):
-    """Return the tiles of queries that a program visits, in order: its own first, then up, from 0 on after the last."""
+    """Return the tiles of queries that a program visits, in order: up from its own, and without a mask on from 0."""
     return (program + np.arange(T - program if causal else T)) % T
 
 
@@ -293,7 +293,7 @@ order = Exercise(
     draw=_draw_program,
     minutes=6,
     hints=(
-        "Write down, for four programs, which tile each has in step 0, 1, 2. No column may hold a tile twice.",
+        "Write down, for four programs, which tile each has in steps 0, 1 and 2. In one step no tile may come twice.",
         "In step s, program j has tile j + s, modulo T. Causal: stop at the last tile.",
         "return (program + np.arange(T - program if causal else T)) % T",
     ),

@@ -1,4 +1,4 @@
-"""Edits of the second rung, and questions on what each edit causes."""
+"""Edits of the second rung, and questions on what four of them cause; the lesson tells it of the fifth."""
 
 from collections.abc import Iterator
 from unittest import mock
@@ -50,7 +50,7 @@ early_release = Question(
     hints=(
         "Who waits for the stage that is given back, and what does it do then?",
         "The producer copies the next values there. Which product may still read the old ones?",
-        "That of step j: its wait comes after the release.",
+        "The product with V that step j issues: its wait comes after the release.",
     ),
     wrong=(
         ("deadlock", "Nobody waits in vain: the producer goes on too soon."),
@@ -84,7 +84,7 @@ same_parity = Question(
     ),
     wrong=(
         ("race", "Nobody reads or writes a tile earlier than before."),
-        ("nothing", "Then nobody would have the first turn."),
+        ("nothing", "With the same parity for both, who has the first turn?"),
     ),
 )
 

@@ -52,7 +52,7 @@ class Event(NamedTuple):
     kind: str  # READ or another kind of the scheduler's, or EXPONENTIAL
     does: str = ""  # "waits at", "arrives at", …
     place: str = ""  # "K.tiles[1]", "V.empty[0]", "turn[1]", …
-    under_way: int = 0  # products of the role that no wait has covered
+    under_way: int = 0  # of an exponential: products of the role that no wait has covered
 
 
 def is_product(event: Event) -> bool:

@@ -44,7 +44,7 @@ def _in_turn(events):
 
 
 def _beside(events):
-    """Rule: the product with V is under way while exponentials are taken, if there is a step: two products more."""
+    """Rule: the product with V is under way at an exponential. A consumer without steps, of two products, has none."""
     steps = [done for done in events.values() if _as_text(done).count("m") > 2]
     return NOTHING_BESIDE if steps and not any(it.under_way for done in steps for it in done) else None
 
@@ -88,8 +88,8 @@ overlapped = Exercise(
     level=3,
     minutes=20,
     hints=(
-        "Issue both products, wait for the older one, take the softmax, wait for the newer one. Which tile is not read "
-        "any more at which of the two waits?",
+        "Issue both products, wait for the older one, take the softmax, wait for the newer one. After each of the "
+        "two waits, which tile is no longer read?",
         "After warpgroup_mma_wait(1, deps=(S_ij,)) nobody reads K_j: release it. After warpgroup_mma_wait(0, "
         "deps=(O_i,)) nobody reads V_(j-1). O_i is rescaled after its product: the product's weights have the old "
         "maximum.",

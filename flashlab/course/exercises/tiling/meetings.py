@@ -12,7 +12,7 @@ from flashlab.grading.laws import no_nan_replaced
 from flashlab.reference import online_softmax
 
 inf = np.inf
-FAR = 60  # a score this far below the maximum may have a value so large that it counts
+FAR = 60  # a key up to this far below the maximum may have a row of V so large that it counts
 
 
 class Output(NamedTuple):
