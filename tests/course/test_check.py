@@ -381,10 +381,6 @@ def test_an_attempt_that_calls_the_reference_is_right(capsys):
     assert printed(capsys, lambda *args: find(name).reference(*args), name).startswith("✓")
 
 
-def test_a_stub_is_not_attempted(capsys):
-    assert printed(capsys, stub).startswith("○ online_softmax.merge: not attempted yet")
-
-
 def test_what_a_right_attempt_prints_is_swallowed_and_what_a_wrong_one_prints_is_shown(capsys):
     cases = len(outcomes.cases(find("online_softmax.merge")))
     assert printed(capsys, printing) == f"✓ online_softmax.merge: right in all {cases} cases.\n"

@@ -78,15 +78,6 @@ def test_a_row_that_meets_no_key_finishes_as_zero_and_minus_infinity():
     np.testing.assert_array_equal(lse, [-np.inf, -np.inf])
 
 
-def test_a_finished_tile_is_a_state_again():
-    rng = np.random.default_rng(1)
-    state = online_softmax.update(
-        online_softmax.identity(2, 2, float), rng.normal(size=(2, 3)), rng.normal(size=(3, 2))
-    )
-    O, lse = online_softmax.finish(state)
-    assert same_state(online_softmax.State(lse, np.ones(2), O), state)
-
-
 def test_nan_is_never_the_same():
     nan = online_softmax.State(np.full(1, np.nan), np.ones(1), np.ones((1, 1)))
     assert not same_state(nan, nan)

@@ -128,11 +128,16 @@ def _draw_merge(rng, size):
     return O, lse, O_b, lse_b
 
 
-def _weights(merge, x):
-    """Return the weights of sides whose lse are x [n], beside sides whose lse are 0; the smaller of both orders."""
-    heavy, light = (np.zeros((len(x), 1), np.float32), np.zeros_like(x)), (np.ones((len(x), 1), np.float32), x)
-    O = np.minimum(merge(*heavy, *light)[0], merge(*light, *heavy)[0])[:, 0]  # [n]
-    return O / (1 - O)
+def _weights(order):
+    """Return a function: the weights of sides whose lse are x [n], beside sides whose lse are 0. order: 1 or -1."""
+
+    def weights(merge, x):
+        sides = (np.zeros((len(x), 1), np.float32), np.zeros_like(x)), (np.ones((len(x), 1), np.float32), x)
+        first, second = sides[::order]
+        O, _ = merge(*first, *second)  # [n, 1]
+        return O[:, 0] / (1 - O[:, 0])
+
+    return weights
 
 
 merge = Exercise(
@@ -145,7 +150,7 @@ merge = Exercise(
         Case("two sides of which neither has met a key", _sides(-inf, -inf, O=0, O_b=0)),
     ),
     draw=_draw_merge,
-    once=(nothing_clipped(_weights),),
+    once=(nothing_clipped(_weights(1)), nothing_clipped(_weights(-1))),
     sways=True,  # the rounding of lse changes the weights e^(lse - lse of both)
     mistakes=(
         Mistake("averaged the outputs, however heavy the sides are.", "Weigh them with e^lse.",
