@@ -5,8 +5,8 @@ from torch import Tensor
 
 from flashlab.distributed.compute import Gradients
 from flashlab.kernels import masks, tiles
-from flashlab.kernels.attention import gradients_of
 from flashlab.kernels.configurations import choose, hopper_width
+from flashlab.kernels.passes import gradients_of
 from flashlab.kernels.plan import Plan
 from flashlab.kernels.problem import Problem
 from flashlab.machine.ranks import Block

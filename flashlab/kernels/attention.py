@@ -1,29 +1,20 @@
 """``flash_attention``: the kernels as one differentiable torch operator."""
 
-import functools
-import itertools
-import math
-
 import torch
 from torch import Tensor
 
 from flashlab.kernels import dropout as dropping
-from flashlab.kernels import masks, portable, scores, tiles
+from flashlab.kernels import library, masks, scores, tiles
 from flashlab.kernels import plan as plans
 from flashlab.kernels.checks import (
-    check_gradient,
     check_local,
     computes_operators,
-    differentiate_once,
     differentiated,
-    refuse,
     transformed,
 )
 from flashlab.kernels.configurations import check_kernel
-from flashlab.kernels.decode.cache import Cache
-from flashlab.kernels.decode.operator import Step
-from flashlab.kernels.decode.operator import run as run_decode
 from flashlab.kernels.device import DEVICE, stepped_around
+from flashlab.kernels.passes import forward
 from flashlab.kernels.plan import Plan
 from flashlab.kernels.problem import (
     DTYPES,
@@ -32,9 +23,9 @@ from flashlab.kernels.problem import (
     check,
     check_sink_values,
     check_sinks,
-    scale_above_zero,
     scale_of,
 )
+from flashlab.kernels.recorded import Recorded, Transformed
 from flashlab.machine.arguments import check_flag
 
 
@@ -159,7 +150,7 @@ def attend(
     dv = v.shape[-1]
     q, k, v = (tiles.pad_rows(x) for x in (q, k, v))
     if a_window and (compiling or any(map(computes_operators, (q, k, v)))):
-        o, lse, _ = torch.ops.flashlab.attention(q, k, v, mask.left, mask.right, scale, kernel)
+        o, lse, _ = library.attention(q, k, v, mask.left, mask.right, scale, kernel)
     else:
         plan = _plan_of(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts, batch_invariant)
         if kind is not None and plan.problem.sinks is sinks and _as_passed(inputs, (q, k, v)):
@@ -198,15 +189,15 @@ def _plan_of(q, k, v, mask, scale, score, sinks, dropout, seed, kernel, texts, b
 
 
 def _run(q, k, v, plan):
-    """Run a call as one step of autograd. Returns what ``_forward`` does."""
+    """Run a call as one step of autograd. Returns what ``passes.forward`` does."""
     score, sinks = plan.problem.score, plan.problem.sinks
     inputs = (q, k, v, sinks) if score is None else (q, k, v, sinks, *score.tensors)
     training = any(map(differentiated, inputs))
     if transformed():
-        return _Transformed.apply(*inputs, plan, training)
+        return Transformed.apply(*inputs, plan, training)
     if training:
-        return _Recorded.apply(*inputs, plan, training)
-    return _forward(q, k, v, plan, training)  # without autograd, which takes a third of the host time
+        return Recorded.apply(*inputs, plan, training)
+    return forward(q, k, v, plan, training)  # without autograd, which takes a third of the host time
 
 
 def _check_more_than_a_window(problem, q, k, v):
@@ -222,233 +213,3 @@ def _check_more_than_a_window(problem, q, k, v):
     if max(problem.B, problem.H) > LONGEST:
         limit = f"with masks other than windows, scores, sinks or dropout, B and H are at most {LONGEST}"
         raise ValueError(f"{limit}, got {problem.B} and {problem.H}")
-
-
-def _forward(q, k, v, plan, training=True):
-    """Run the forward pass: return O, lse, and the rest of lse, None unless training needs it.
-
-    The backward pass rebuilds the weights from lse. If lse were rounded to float32, all weights of a row would be wrong
-    by the same factor. The rest is the part that this rounding loses.
-    """
-    problem = plan.problem
-    o = q.new_empty(problem.B, problem.H, problem.Nq, problem.dv)
-    lse = q.new_empty(problem.B, problem.H, problem.Nq, dtype=torch.float32)
-    rest = torch.empty_like(lse) if training and problem.natural else None
-    if o.numel() == 0 or problem.Nk == 0:
-        lse.copy_(-math.inf if problem.sinks is None else problem.sinks[:, None])
-        return o.zero_(), lse, rest if rest is None else rest.zero_()
-    if (dim := _too_long(problem)) is not None:
-        parts = zip(*(_split(x, problem, dim) for x in (q, k, v)), strict=True)
-        results = [_forward(*x, _plan_of_part(x, plan), training) for x in parts]
-        return tuple(None if x[0] is None else torch.cat(x, dim) for x in zip(*results, strict=True))
-    q, k, v = (tiles.ready(x) for x in (q, k, v))
-    choice = plan.choice("forward")
-    if choice.implementation == "decode":
-        cache, launched = Cache(k, v), plan.launched("decode", training)
-        step = launched.get("step") or launched.setdefault("step", Step.of(q, cache, problem))
-        run_decode(q, cache, step, out=(o, lse, rest))
-    else:
-        run, c = _kernels(choice.implementation).forward.run, choice.launches["forward"]
-        run(o, lse, q, k, v, problem, c, rest=rest, launched=plan.launched("forward", training))
-    return o, lse, rest
-
-
-def gradients_of(do, dlse, q, k, v, o, lse, rest, plan, sums=()):
-    """Run the backward pass. Return dQ, dK, dV and, with sinks, delta [B, H, Nq] or longer, else None.
-
-    rest: the part of lse beyond float32, or None. sums: as for ``portable.backward.run``.
-    """
-    gradients, problem = _new_gradients(q, k, v), plan.problem
-    if o.numel() == 0 or problem.Nk == 0:
-        return *(x.zero_() for x in gradients), torch.zeros_like(lse) - (0 if dlse is None else dlse)
-    if (dim := _too_long(problem)) is not None:
-        parts = zip(*(_split(x, problem, dim) for x in (do, dlse, q, k, v, o, lse, rest)), strict=False)
-        results = [gradients_of(*x, _plan_of_part(x[2:5], plan))[:3] for x in parts]
-        return *(torch.cat(x, dim) for x in zip(*results, strict=True)), None
-    q, k, v, o, do, lse = (tiles.ready(x) for x in (q, k, v, o, do, lse))
-    dlse, rest = (None if x is None else tiles.ready(x) for x in (dlse, rest))
-    learning = any(total is not None for total in sums)  # the sums are new in each pass, so no launch is kept
-    choice = plan.choice("backward", learning)
-    kernels = choice.implementation, *choice.launches
-    kind = *kernels, dlse is None, rest is None, *(x.stride() for x in (q, k, v, o, do))
-    options = {"rest": rest, "launched": {} if learning else plan.launched(*kind)}
-    if choice.implementation == "portable":
-        options["sums"] = sums
-    run = _kernels(choice.implementation).backward.run
-    return *gradients, run(gradients, (do, dlse), (q, k, v, o, lse), problem, choice.launches, **options)
-
-
-def _plan_of_part(tensors, plan):
-    """Return the ``Plan`` of some of the batches or heads of a call with a window at most."""
-    mask, scale, invariant = plan.problem.mask, plan.problem.scale, plan.problem.batch_invariant
-    return Plan(Problem.of(*tensors, mask, scale, batch_invariant=invariant), plan.kernel)
-
-
-def _new_gradients(q, k, v):
-    """Allocate dQ, dK and dV."""
-    return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v)]
-
-
-@functools.cache
-def _kernels(implementation):
-    """Return the package of an implementation."""
-    if implementation == "portable":
-        return portable
-    from flashlab.kernels import hopper  # late: Gluon is slow to import, and only Hopper needs it
-
-    return hopper
-
-
-def _too_long(problem):
-    """Return the dimension (0: batches, 1: heads) that exceeds a grid along y or z, or None."""
-    if problem.B > LONGEST:
-        return 0
-    return 1 if problem.H > LONGEST else None
-
-
-def _split(x, problem, dim):
-    """Split x along batches or heads into parts of whole groups with at most LONGEST query heads."""
-    if x is None:
-        return itertools.repeat(None)
-    group = problem.group if dim == 1 else 1
-    per_key_head = group if x.shape[dim] == problem.H else 1
-    return x.split(LONGEST // group * per_key_head if dim == 1 else LONGEST, dim)
-
-
-class _Recorded(torch.autograd.Function):
-    """A call as one step of autograd. torch needs a third of the time that it needs for ``_Transformed``."""
-
-    @staticmethod
-    def forward(ctx, *inputs):
-        *tensors, plan, training = inputs
-        output = _forward(*tensors[:3], plan, training)
-        _Recorded.save(ctx, inputs, output)
-        return output
-
-    @staticmethod
-    def save(ctx, inputs, output):
-        *tensors, ctx.plan, _ = inputs
-        # Masks and score functions read their tensors again in the backward pass; autograd raises if they changed.
-        ctx.save_for_backward(*output, *tensors, *ctx.plan.problem.mask.tensors)
-        if output[2] is not None:
-            ctx.mark_non_differentiable(output[2])
-        ctx.set_materialize_grads(False)  # None instead of zeros where an output is not used
-
-    @staticmethod
-    def backward(ctx, do, dlse, _):
-        return differentiate_once(_gradients, ctx, do, dlse)
-
-    @staticmethod
-    def jvp(ctx, *tangents):
-        raise NotImplementedError("flash_attention has no forward-mode derivative: use torch.func.grad or autograd")
-
-
-class _Transformed(_Recorded):
-    """A call as one step of ``torch.func``."""
-
-    setup_context = _Recorded.save
-
-    @staticmethod
-    def forward(*inputs):
-        *tensors, plan, training = inputs
-        return _forward(*tensors[:3], plan, training)
-
-    @staticmethod
-    def vmap(info, in_dims, *inputs):
-        raise NotImplementedError("flash_attention has no rule for torch.func.vmap: use its dimensions B and H instead")
-
-
-@stepped_around("the backward pass of flash_attention, called from compiled code,")
-def _gradients(ctx, do, dlse, o, lse, rest, q, k, v, sinks, *tensors):
-    check_gradient(do)
-    problem = ctx.plan.problem
-    steps = [] if problem.score is None else problem.score.steps
-    needs = iter(ctx.needs_input_grad[4:])
-    learns = [any([next(needs) for _ in step.tensors]) for step in steps]
-    sums = [step.sums(problem) if it else None for step, it in zip(steps, learns, strict=True)]
-    *gradients, delta = gradients_of(do, dlse, q, k, v, o, lse, rest, ctx.plan, sums)
-    dsinks = _gradient_of_sinks(sinks, lse, rest, delta) if ctx.needs_input_grad[3] else None
-    others = [
-        None if total is None else step.gradient(total).to(x.dtype)
-        for step, total in zip(steps, sums, strict=True)
-        for x in step.tensors
-    ]
-    return *gradients, dsinks, *others, None, None
-
-
-def _gradient_of_sinks(sinks, lse, rest, delta):
-    """Return the gradient of the sinks [H]: -sum over rows of e^(s - lse) * delta, delta [B, H, Nq_padded]."""
-    power = sinks.float()[:, None] - lse  # [B, H, Nq]
-    share = torch.exp(power if rest is None else power - rest).nan_to_num(0)  # [B, H, Nq]      nan: -inf - (-inf)
-    return -(share * delta[..., : lse.shape[-1]]).sum((0, 2)).to(sinks.dtype)
-
-
-# Calls with a window at most, as operators of torch's library: torch.compile, traces and fake tensors take each as one
-# step. torch.func refuses operators with a derivative, so it has ``_Transformed``.
-_OPTIONS = "int? left, int? right, float scale, str? kernel"
-torch.library.define("flashlab::attention", f"(Tensor q, Tensor k, Tensor v, {_OPTIONS}) -> (Tensor, Tensor, Tensor)")
-torch.library.define(
-    "flashlab::attention_backward",
-    "(Tensor dO, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, Tensor rest, "
-    f"{_OPTIONS}) -> (Tensor dQ, Tensor dK, Tensor dV)",
-)
-
-
-def _operator(q, k, v, left, right, scale, kernel):
-    o, lse, rest = _forward(q, k, v, _plan(q, k, v, left, right, scale, kernel))
-    return o, lse, lse.new_empty(0) if rest is None else rest  # an operator returns tensors
-
-
-def _operator_backward(do, dlse, q, k, v, o, lse, rest, left, right, scale, kernel):
-    rest = rest if rest.numel() else None
-    return gradients_of(do, dlse, q, k, v, o, lse, rest, _plan(q, k, v, left, right, scale, kernel))[:3]
-
-
-def _plan(q, k, v, left, right, scale, kernel):
-    """Return the ``Plan`` of an operator's arguments, or raise: the operators can be called without ``attend``."""
-    mask = masks.Window(left, right)
-    kind = plans.kind_of(q, k, v, False, mask, None, None, scale, kernel)
-    if kind is not None and (plan := plans.find(kind, mask, q.device)) is not None:
-        return plan
-    check(q, k, v)
-    if any(tiles.pad_rows(x) is not x for x in (q, k, v)):
-        sizes = f"d = {q.shape[-1]} and dv = {v.shape[-1]} in {q.dtype}"
-        raise ValueError(f"the operator needs rows of whole 16 bytes, got {sizes}: call flash_attention, which pads")
-    plan = Plan(Problem.of(q, k, v, mask, scale_above_zero(scale, q.shape[-1])), kernel)
-    mask.check(plan.problem)
-    if kind is not None and _as_passed((q, k, v), (q, k, v)):
-        plans.keep(kind, plan)
-    return plan
-
-
-def _shapes(q, k, v, left, right, scale, kernel):
-    lse = q.new_empty(q.shape[:3], dtype=torch.float32)
-    natural = Problem.of(q, k, v, masks.full(), scale).natural
-    return q.new_empty(*q.shape[:3], v.shape[3]), lse, torch.empty_like(lse) if natural else lse.new_empty(0)
-
-
-def _shapes_backward(do, dlse, q, k, v, *others):
-    return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
-
-
-def _save(ctx, inputs, output):
-    *qkv, left, right, scale, kernel = inputs
-    ctx.options = left, right, scale, kernel
-    ctx.save_for_backward(*output, *qkv)
-    ctx.set_materialize_grads(False)
-
-
-def _differentiate(ctx, do, dlse, _):
-    return differentiate_once(_gradients_of_operator, ctx, do, dlse)
-
-
-def _gradients_of_operator(ctx, do, dlse, o, lse, rest, q, k, v):
-    return *torch.ops.flashlab.attention_backward(do, dlse, q, k, v, o, lse, rest, *ctx.options), None, None, None, None
-
-
-torch.library.impl("flashlab::attention", "default", _operator)
-torch.library.impl("flashlab::attention_backward", "default", _operator_backward)
-torch.library.register_fake("flashlab::attention", _shapes)
-torch.library.register_fake("flashlab::attention_backward", _shapes_backward)
-torch.library.register_autograd("flashlab::attention", _differentiate, setup_context=_save)
-torch.library.register_autograd("flashlab::attention_backward", refuse)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from flashlab.kernels import DEVICE, attention, flash_attention, flash_attention_packed, masks, scores
+from flashlab.kernels import DEVICE, flash_attention, flash_attention_packed, masks, passes, scores
 from tests.kernels.inputs import qkv
 from tests.tools.long import long
 
@@ -23,7 +23,7 @@ def test_parts_equal_the_whole(dim, Hk, monkeypatch):
         return O, lse, *torch.autograd.grad((O**2).sum() + lse.sum(), tensors)
 
     whole = run()
-    monkeypatch.setattr(attention, "LONGEST", 6 if dim == 0 else 5)  # 7 batches; or 6 heads, in groups of 1 or 2
+    monkeypatch.setattr(passes, "LONGEST", 6 if dim == 0 else 5)  # 7 batches; or 6 heads, in groups of 1 or 2
     for part, expected in zip(run(), whole, strict=True):
         assert torch.equal(part, expected)
 

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from flashlab.kernels import attention as attention_kernel
 from flashlab.kernels import dropout as kernel_dropout
-from flashlab.kernels import float8, log_sum_exp, problem, shared_prefix
+from flashlab.kernels import float8, log_sum_exp, problem, recorded, shared_prefix
 from flashlab.kernels import merge as kernel_merge
 from flashlab.kernels import scores as kernel_scores
 from flashlab.kernels.decode import combine, split
@@ -186,7 +185,7 @@ MUTANTS = [
         ("dropout: keep and drop swapped", "drop", "high >= ", "high < "),
         ("dropout: eight bits", "drop", "word << 16, word)", "word << 24, word << 8)"),
     ),
-    *_of(attention_kernel, in_triton.kernel_scores,
+    *_of(recorded, in_triton.kernel_scores,
         ("sink: no gradient through lse", "_gradient_of_sinks", "-(share", "(share"),
     ),
     *_of(schedule, of_machines.hopper_schedule,
