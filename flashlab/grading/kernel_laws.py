@@ -3,6 +3,7 @@
 The laws count in the interpreter; on a GPU they count nothing and accept every attempt.
 """
 
+import itertools
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -60,8 +61,8 @@ def moved(kind: str, programs: Iterable[Iterable[Event]]) -> int:
     return sum(event.nbytes for program in programs for event in program if event.kind == kind)
 
 
-def stored_too_often(programs, expected):
-    """Return a sentence if programs stored more than ``expected`` bytes: elements of other programs, or some twice."""
+def wrong_stores(programs, expected):
+    """Return a sentence if programs stored more than ``expected`` bytes, or one stored another tile than its own."""
     stored = moved("store", programs)
     if stored > expected:
         return (
@@ -69,6 +70,35 @@ def stored_too_often(programs, expected):
             "stored once, by the program that computes it. On a GPU programs run side by side, and any of them "
             "may store last."
         )
+    number = _wrong_owner(programs)
+    if number is not None:
+        return (
+            f"the numbers are right, but program {number} does not compute tile {number}: tl.program_id(0) says which "
+            "tile is a program's own, and each program computes one."
+        )
+    return None
+
+
+def _wrong_owner(programs):
+    """Return the first program whose stores do not follow those of the one before, or are not as many; or None.
+
+    The last program may store fewer elements.
+    """
+    tiles = []  # of each program: the names of its outputs, where it begins in each, and the bytes that it stores
+    for program in programs:
+        places = {}
+        for event in program:
+            if event.kind == "store":
+                begins = tuple(part.start for part in event.region)
+                first, nbytes = places.get(event.name, (begins, 0))
+                places[event.name] = min(first, begins), nbytes + event.nbytes
+        tiles.append(places)
+    for number, (before, tile) in enumerate(itertools.pairwise(tiles), 1):
+        for name in {**before, **tile}:
+            (begins, nbytes), (next_begins, more) = before.get(name, ((), 0)), tile.get(name, ((), 0))
+            if begins >= next_begins or more > nbytes or more < nbytes and number < len(tiles) - 1:
+                return number
+    return None
 
 
 def loads_at_most(loads: Callable[..., int], before: str, stores: Callable[..., int]) -> Callable:
@@ -84,7 +114,7 @@ def loads_at_most(loads: Callable[..., int], before: str, stores: Callable[..., 
                 f"the numbers are right, but it loaded {loaded:,} bytes where {enough:,} will do. {before} loaded "
                 "once, before the loop; a tile of K and V once, and not at all where no row of the program sees it."
             )
-        return stored_too_often(programs, stores(*args))
+        return wrong_stores(programs, stores(*args))
 
     return law
 

@@ -7,7 +7,7 @@ import copy
 import io
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, redirect_stdout, suppress
+from contextlib import nullcontext, redirect_stderr, redirect_stdout, suppress
 from functools import cache, partial
 from numbers import Number
 
@@ -143,7 +143,8 @@ def _broken(exercise, function, args, programs):
     if args is cases(exercise)[0].args:
         laws += [partial(law, function) for law in (_overwritten(exercise), *exercise.once)]
     for law in laws:
-        with suppress(*LEFT_TO_CASES), redirect_stdout(io.StringIO()):  # only the output of the cases counts
+        quiet = redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO())  # only the output of the cases counts
+        with suppress(*LEFT_TO_CASES), quiet[0], quiet[1]:
             if broken := law():
                 return broken if isinstance(broken, Broken) else Broken("", broken)
     return None

@@ -8,8 +8,8 @@ import torch
 
 from flashlab.grading.draws import finished, whole
 from flashlab.grading.exercise import Case, Exercise, Mistake, Question
-from flashlab.grading.kernel_laws import inside_margins, launched
-from flashlab.grading.laws import nothing_clipped
+from flashlab.grading.kernel_laws import inside_margins, launched, wrong_stores
+from flashlab.grading.laws import no_nan_replaced, nothing_clipped
 from flashlab.kernels import DEVICE, tl, triton
 
 __all__ = ["intensity", "merge", "waves", "parts", "packed", "combine_kernel", "same_bits"]  # in the lesson's order
@@ -108,6 +108,7 @@ merge = Exercise(
     ),
     draw=_draw_merge,
     once=(nothing_clipped(lambda merge, x: merge(*_one_hot(x))[0]),),
+    laws=(no_nan_replaced,),
     sways=True,
     mistakes=(
         Mistake("averaged the parts.", "Each counts by its share of the denominator, e to the power of its lse.",
@@ -272,6 +273,12 @@ def _combined(O_s, lse_s, Bs=None, width=None):
     return Outputs(np.array([x.O for x in results]), np.array([x.lse for x in results]))
 
 
+def _own_row(programs, O_s, lse_s, *blocks):
+    """Law: program i stores row i."""
+    _, rows, dv = O_s.shape
+    return wrong_stores(programs, 4 * rows * (dv + 1))
+
+
 def _parts_of_rows(*lse_s):
     """Return O_s [S, rows, 1] and lse_s [S, rows] from the parts' lse; outputs are 1, 2, 3 ..., or 0 for −∞."""
     lse_s = np.float32(lse_s)
@@ -297,6 +304,7 @@ combine_kernel = Exercise(
     ),
     draw=_draw_combine,
     draws=40,
+    moves=(_own_row,),
     once=(nothing_clipped(lambda kernel, x: _launch_combine(kernel, *(part[:, None] for part in _one_hot(x))).O[0]),),
     sways=True,
     mistakes=(

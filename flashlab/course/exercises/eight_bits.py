@@ -302,7 +302,8 @@ two_level = Exercise(
     ),
     draw=_draw_two_level,
     mistakes=(
-        Mistake("never emptied the accumulator.", "Start each part from zeros, and add parts outside.",
+        Mistake("did not empty the accumulator after `flush` keys.",
+                "Start each part from zeros, and add parts outside.",
                 "total + TensorCore()(np.zeros_like(total), P[:, keys], V[keys])",
                 "TensorCore()(total, P[:, keys], V[keys])"),
         Mistake("counted earlier parts more than once.", "The accumulator starts each part from zeros.",

@@ -4,7 +4,7 @@ import numpy as np
 
 from flashlab.grading.draws import finished, whole
 from flashlab.grading.exercise import Case, Exercise, Mistake, Question
-from flashlab.grading.laws import nothing_clipped
+from flashlab.grading.laws import no_nan_replaced, nothing_clipped
 from flashlab.reference import ring as reference
 
 __all__ = ["turn", "merge", "idle", "zigzag", "lse_of", "cheaper", "overlap"]  # in the lesson's order
@@ -151,6 +151,7 @@ merge = Exercise(
     ),
     draw=_draw_merge,
     once=(nothing_clipped(_weights(1)), nothing_clipped(_weights(-1))),
+    laws=(no_nan_replaced,),
     sways=True,  # the rounding of lse changes the weights e^(lse - lse of both)
     mistakes=(
         Mistake("averaged the outputs, however heavy the sides are.", "Weigh them with e^lse.",
@@ -163,7 +164,7 @@ merge = Exercise(
                 "l_b[:, None] * O_b) / np.where(s, s, 1)[:, None], np.log(s); m = np.maximum"),
         Mistake("subtracted one side's lse from both: the other may overflow.", "Subtract the larger one.",
                 "np.maximum(lse, lse_b)", "lse"),
-        Mistake("subtracted −∞ from −∞, which gives NaN.", "Where both sides are −∞, subtract 0.",
+        Mistake("got NaN where neither side has met a key.", "Subtract 0 there, and divide by 1.",
                 "m_safe = np.where(m == -np.inf, 0, m)", "m_safe = m"),
     ),
     level=2,
@@ -215,7 +216,9 @@ overlap = Exercise(
     draw=_draw_overlap,
     mistakes=(
         Mistake("counted keys without values.", "Both K and V travel.", "itemsize / 2", "itemsize / 4"),
-        Mistake("counted one product.", "A block has two, S = QKᵀ and PV.", "itemsize / 2", "itemsize"),
+        Mistake("counted half of the FLOPs.",
+                "A block has two products, and an addition and a multiplication are two FLOPs.",
+                "itemsize / 2", "itemsize"),
         Mistake("sent all H heads.", "Only the Hk heads of keys and values travel.", " * Hk / H", ""),
         Mistake("exchanged the heads.", "More query heads per key head mean more to compute per byte.",
                 "Hk / H", "H / Hk"),

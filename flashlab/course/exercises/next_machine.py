@@ -6,6 +6,7 @@ from flashlab.course.exercises.online_softmax.one_block import draw_block
 from flashlab.course.exercises.online_softmax.states import state_of
 from flashlab.grading import draws
 from flashlab.grading.exercise import Broken, Case, Exercise, Mistake, Question
+from flashlab.grading.laws import no_nan_replaced
 from flashlab.reference import next_machine as reference
 from flashlab.reference import online_softmax
 
@@ -213,6 +214,7 @@ lazy = Exercise(
         Case("a first block that is masked out altogether", (NOTHING, np.float32([[-inf]]), THREE, 8.0)),
     ),
     draw=_draw_lazy,
+    laws=(no_nan_replaced,),
     sways=True,
     level=2,
     minutes=12,

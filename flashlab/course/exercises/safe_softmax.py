@@ -184,7 +184,7 @@ rows = Exercise(
         Mistake("divided column i, not row i, by the sum of row i.",
                 "keepdims=True makes a column of the sums: one for each row.",
                 "e.sum(-1, keepdims=True,", "e.sum(-1,"),
-        Mistake("subtracted −∞ from −∞, which gives NaN.",
+        Mistake("got NaN in a row of nothing but masked scores.",
                 "Subtract 0 where the maximum is −∞, and divide by 1 where the sum is 0.", GUARD, "m"),
         Mistake("gave a row of masked scores equal weights, as if −∞ were a large negative number.",
                 "Its weights are 0: guard −∞ instead.",

@@ -138,6 +138,8 @@ EDITS = {  # what: the attempt that is edited, words that the sentence must cont
         "    mbarrier.expect(full, X.block_type.nbytes)\n    mbarrier.wait(empty, (turn + 1) % 2)\n")),
     "a wait for the tile": (fetch_that_counts_rounds, "waits for its own tile", (
         "ring.tiles.index(stage))", "ring.tiles.index(stage))\n    mbarrier.wait(full, turn & 1)")),
+    "the bytes of 64 columns": (fetch_that_counts_rounds, "three blocks of 128 columns", (
+        "X.block_type.nbytes", "128 * 64 * 2")),
     "an arrival beside expect": (fetch_that_counts_rounds, "where all arrivals of the open phase are in", (
         "ring.tiles.index(stage))", "ring.tiles.index(stage))\n    mbarrier.arrive(full, count=1)")),
     "the parity of the stage": (fetch_that_counts_rounds, "produce waits for phase 0 of K.empty[1]", (

@@ -37,7 +37,7 @@ def merge_with_logaddexp(O, lse, O_b, lse_b):
 
 def merge_with_a_sigmoid(O, lse, O_b, lse_b):
     O, lse, O_b, lse_b = (torch.tensor(x) for x in (O, lse, O_b, lse_b))
-    gap = torch.where(lse == lse_b, 0.0, lse_b - lse)
+    gap = torch.where(lse == lse_b, 0.0, lse_b - torch.where(lse == lse_b, 0.0, lse))
     return O - torch.sigmoid(gap)[:, None] * (O - O_b), torch.logaddexp(lse, lse_b)
 
 

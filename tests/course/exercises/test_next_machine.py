@@ -40,8 +40,8 @@ def exp2_with_the_round_down_trick(x, coefficients):
 def lazy_with_log2(state, S_ij, V_j, threshold):
     m_i, l_i, O_i = state
     top = S_ij.max(1)
-    with np.errstate(invalid="ignore"):
-        stays = (top - m_i) / np.log(2) <= threshold
+    rise = top - np.where(m_i == -np.inf, 0, m_i)
+    stays = (m_i > -np.inf) & (rise / np.log(2) <= threshold)
     m_new = np.where(stays | (top == -np.inf), m_i, top)
     safe = np.where(np.isinf(m_new), 0, m_new)
     P_ij = np.exp(S_ij - safe[:, None])

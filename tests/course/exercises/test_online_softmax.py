@@ -96,7 +96,7 @@ def finish_row_by_row(state):
 
 def finish_in_torch(state):
     m, l, O = (torch.tensor(part) for part in state)
-    return torch.where(l[:, None] > 0, O / l[:, None], 0), m + l.log()
+    return O / torch.where(l > 0, l, 1)[:, None], m + l.log()
 
 
 RIGHT = {

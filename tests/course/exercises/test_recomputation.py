@@ -27,13 +27,14 @@ def rebuild_row_by_row(S, lse):
 
 def rebuild_where_it_can(S, lse):
     P = np.zeros_like(S)
-    np.exp(S - lse[:, None], out=P, where=np.isfinite(lse)[:, None])
+    sees = np.isfinite(lse)
+    P[sees] = np.exp(S[sees] - lse[sees, None])
     return P
 
 
 def rebuild_in_torch(S, lse):
     S, lse = torch.tensor(S), torch.tensor(lse)[:, None]
-    return torch.where(S.isinf(), 0, (S - lse).exp())
+    return (S - lse.clamp(min=torch.finfo(lse.dtype).min)).exp()
 
 
 def gradients_by_einsum(Q, K, V, dO, P, delta, scale):

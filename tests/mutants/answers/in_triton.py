@@ -270,6 +270,7 @@ ANSWERS = [
         ("scale_log2 at most 2", "", "    S = S_ij * scale_log2", "    S = S_ij * tl.minimum(scale_log2, 2.0)"),
     ),
     *wrong("triton_forward.forward", my_forward,
+        ("the tiles from the last to the first", "program 1 does not compute tile 1", "i = tl.program_id(0)", "i = tl.num_programs(0) - 1 - tl.program_id(0)"),
         ("+ 1e-9", "a small number was added", "l_safe = tl.where(l == 0, 1, l)", "l_safe = l + 1e-9"),
         ("one key short where Nk - Nq = 1", "", "(i + 1) * Br + Nk - Nq, Nk)", "(i + 1) * Br + Nk - Nq - 1, Nk)"),
         ("end by Bc", "", "(i + 1) * Br + Nk", "(i + 1) * Bc + Nk"),

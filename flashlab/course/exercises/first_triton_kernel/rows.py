@@ -12,7 +12,7 @@ from flashlab.grading.kernel_laws import (
     moved,
     no_offset_wraps,
     no_small_number_added,
-    stored_too_often,
+    wrong_stores,
 )
 from flashlab.grading.laws import nothing_clipped
 from flashlab.kernels import DEVICE, first_triton_kernel, triton
@@ -43,7 +43,7 @@ def _launch_online(kernel, x, Br=2, Bc=BLOCK):
 def _one_reading(programs, x, Bc=None):
     if moved("load", programs) > x.nbytes:
         return "the numbers are right, but a row was read more than once: it fits into its block, so keep it there."
-    return stored_too_often(programs, x.nbytes)
+    return wrong_stores(programs, x.nbytes)
 
 
 def _two_readings(programs, x, Br=2, Bc=BLOCK):
@@ -52,7 +52,7 @@ def _two_readings(programs, x, Br=2, Bc=BLOCK):
             "the numbers are right, but rows were read more than twice: the online softmax finds m and l in one "
             "reading, and the weights are written in the second."
         )
-    return stored_too_often(programs, x.nbytes)
+    return wrong_stores(programs, x.nbytes)
 
 
 def _softmax(x, *tile):

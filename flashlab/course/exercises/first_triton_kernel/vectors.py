@@ -9,7 +9,7 @@ from flashlab.grading.kernel_laws import (
     launched,
     moved,
     no_offset_wraps,
-    stored_too_often,
+    wrong_stores,
 )
 from flashlab.kernels import DEVICE, tl, triton
 
@@ -49,12 +49,12 @@ def _own_block(programs, x, y, Bc=BLOCK):
             "the numbers are right, but elements were loaded more than once: a program needs each only once, and a "
             "mask leaves out what is past an end."
         )
-    return stored_too_often(programs, x.nbytes)
+    return wrong_stores(programs, x.nbytes)
 
 
 def _draw(rng, size):
     """Draw two vectors of numbers of any size, of one or many blocks, the last one full or not."""
-    Bc = 2 ** int(rng.integers(0, 11))
+    Bc = 2 ** int(rng.integers(1, 11))  # tl.flip takes no block of 1
     N = max(1, Bc * int(rng.integers(0, 2 * size + 1)) + int(rng.integers(-Bc // 2, Bc // 2 + 1)))
     x, y = rng.choice([0, 1], (2, N), p=[0.2, 0.8]) * rng.normal(size=(2, N)) * 10.0 ** rng.choice([0, 0, 4, 37, -35])
     return np.float32(x), np.float32(y), Bc

@@ -18,7 +18,6 @@ from flashlab.kernels.launch import launch
 from flashlab.reference import masks
 from flashlab.reference.attention import attention
 
-d = 64
 EXPONENTIAL = "exponential"
 NOT_READ = (
     "the numbers are right, but a role gives back a stage whose tile it has not read since it last gave it back: "
@@ -137,16 +136,16 @@ def exact(Q, K, V, causal, stages_of_V=2) -> Attended:
     return Attended(*attention(Q, K, V, mask=masks.causal() if causal else None, return_lse=True))
 
 
-def case(property: str, Nq: int, Nk: int, causal: bool = False, stages_of_V: int = 2) -> Case:
-    """Return a case with queries, keys and values of these lengths, and with so many stages for V."""
-    return Case(property, (*_tensors(np.random.default_rng(Nk), Nq, Nk), causal, stages_of_V))
+def case(property: str, Nq: int, Nk: int, causal: bool = False, stages_of_V: int = 2, d: int = 64) -> Case:
+    """Return a case with queries, keys and values of these lengths and width, and with so many stages for V."""
+    return Case(property, (*_tensors(np.random.default_rng(Nk), Nq, Nk, d), causal, stages_of_V))
 
 
 def draw(rng, size):
-    """Draw one head, of up to two tiles of queries and seven blocks of keys, a mask, and the stages of V."""
+    """Draw one head of 64 or 128 columns, up to two tiles of queries and seven blocks, a mask, and the stages of V."""
     Nq, Nk = rng.integers(1, 25 * size + 1), rng.integers(1, 88 * size + 1)
-    return *_tensors(rng, Nq, Nk), bool(rng.integers(2)), int(rng.integers(2, 4))
+    return *_tensors(rng, Nq, Nk, int(rng.choice([64, 128]))), bool(rng.integers(2)), int(rng.integers(2, 4))
 
 
-def _tensors(rng, Nq, Nk):
+def _tensors(rng, Nq, Nk, d):
     return tuple(rng.normal(size=(N, d)).astype(np.float16) for N in (Nq, Nk, Nk))

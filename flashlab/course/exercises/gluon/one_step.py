@@ -47,20 +47,20 @@ step = Exercise(
         "Nk, causal); m_i, l_i, O_i = update(m_i, l_i, O_i, S_ij, arrived(rings.V, j), factor); release(rings.V, j).",
     ),
     mistakes=(
-        Mistake("never gave the stage of K back.", "The producer waits for it once all stages are filled.",
+        Mistake("did not give back every stage of K.", "The producer waits for it once all stages are filled.",
                 "    release(rings.K, j)\n", ""),
-        Mistake("never gave the stage of V back.", "The producer waits for it once all stages are filled.",
+        Mistake("did not give back every stage of V.", "The producer waits for it once all stages are filled.",
                 "    release(rings.V, j)\n", ""),
-        Mistake("gave the stage of V back before its product.", "Release it after `update`, which reads it.",
+        Mistake("read a tile of V after its stage was given back.", "Wait for block j, and release it after `update`.",
                 "    m_i, l_i, O_i = update(m_i, l_i, O_i, S_ij, arrived(rings.V, j), factor)\n"
                 "    release(rings.V, j)\n",
                 "    V_j = arrived(rings.V, j)\n    release(rings.V, j)\n"
                 "    m_i, l_i, O_i = update(m_i, l_i, O_i, S_ij, V_j, factor)\n"),
-        Mistake("gave the stage of K back before its product.", "Release it after `scores`, which reads it.",
+        Mistake("read a tile of K after its stage was given back.", "Wait for block j, and release it after `scores`.",
                 "    S_ij = scores(Q_i, K_j)  # [Br, Bc]\n    release(rings.K, j)\n",
                 "    release(rings.K, j)\n    S_ij = scores(Q_i, K_j)\n"),
         Mistake("hid no key.", "Past the last key, and above the diagonal, scores become −∞: `hide`.",
                 "    S_ij = hide(S_ij, row, j * Bc, Nq, Nk, causal)\n", ""),
-        Mistake("took j for the block's first key.", "Block j begins at key j * Bc.", "row, j * Bc", "row, j"),
+        Mistake("passed another first key than the block's.", "Block j begins at key j * Bc.", "row, j * Bc", "row, j"),
     ),
 )  # fmt: skip

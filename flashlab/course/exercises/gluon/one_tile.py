@@ -43,7 +43,7 @@ fetch = Exercise(
     exact=exact,
     edges=(
         case("one block of keys: every stage is new", 128, 128),
-        case("three blocks in two stages: one is used again", 128, 384),
+        case("three blocks of 128 columns in two stages: one is used again", 128, 384, d=128),
         case("five blocks: one is used a third time", 128, 640),
         case("a ring of three stages for V, and of two for K", 128, 512, stages_of_V=3),
     ),

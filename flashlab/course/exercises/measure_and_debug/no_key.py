@@ -70,7 +70,7 @@ fix_4 = Exercise(
     exact=_tiles,
     edges=(
         Case("64 rows that see no key, tiles of 128 keys", (0, -97, -34, 128)),
-        Case("64 rows that see no key, tiles of 64 keys", (0, -97, -34, 64)),
+        Case("64 rows that see no key, 200 rows before the first that does", (0, -200, -137, 128)),
         Case("rows of which the last ones see keys", (0, -33, 30, 128)),
         Case("no window to the left: the tiles from the first key on", (0, 200, 263, 64)),
         Case("a window: the tiles between its two ends", (70, 300, 363, 64)),

@@ -101,7 +101,7 @@ rebuild = Exercise(
                 "(np.exp(S_ij - np.where(S_ij.max(-1) == -np.inf, 0, S_ij.max(-1))[:, None]))"),
         Mistake("exponentiated first and divided after: exp(S) overflows.", "Subtract lse from the scores.",
                 "np.exp(S_ij - lse_safe[:, None])", "np.exp(S_ij) / np.exp(lse_safe)[:, None]"),
-        Mistake("subtracted −∞ from −∞, which gives NaN.", "Where lse is −∞, subtract 0 instead.",
+        Mistake("got NaN in a row that sees no key.", "Where lse is −∞, subtract 0 instead.",
                 "np.where(lse_i == -np.inf, 0, lse_i)", "lse_i"),
         Mistake("subtracted the maximum of the tile.", "lse holds the maximum of the whole row, and its sum.",
                 "lse_safe[:, None]", "np.where(S_ij.max(-1) == -np.inf, 0, S_ij.max(-1))[:, None]"),

@@ -1,10 +1,12 @@
 """The learner's own backward pass: ``backward``, two loops around ``rebuild``, ``delta`` and ``gradients``."""
 
+import tracemalloc
+
 import numpy as np
 
 from flashlab.course.exercises.recomputation.one_tile import draw_normal, draw_size
 from flashlab.grading.draws import lengths
-from flashlab.grading.exercise import Case, Exercise, Mistake
+from flashlab.grading.exercise import Broken, Case, Exercise, Mistake
 from flashlab.grading.watch import Reads
 from flashlab.reference.attention import attention
 from flashlab.reference.recomputation import Gradients, delta, gradients, rebuild
@@ -43,6 +45,10 @@ def _draw(rng, size):
     return _inputs(np.float32(Q), K, V, dO, *rng.integers(1, size + 1, 2).tolist())
 
 
+KEPT = (
+    "the numbers are right, but {:,} bytes were kept at a time: fast memory holds one tile of weights. Use each tile "
+    "where it is rebuilt."
+)
 MORE = "the numbers are right, but it took more than {} rows of {} at once: fast memory holds one tile of it."
 
 
@@ -56,6 +62,20 @@ def tile_by_tile(backward, Q, K, V, O, lse, dO, Br, Bc):
         if reads.largest(name) * len(X) > B * X.size:
             return MORE.format("Bc" if name in "KV" else "Br", name)
     return None
+
+
+def _keeps_no_weights(backward):
+    """Law with inputs of its own: at no time is half of the N x N weights kept."""
+    N, B = 512, 32
+    column = np.ones((N, 1), np.float32)
+    inputs = _inputs(*[column] * 4, B, B)
+    tracemalloc.start()
+    try:
+        backward(*inputs)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    return Broken(f"{N} queries and {N} keys", KEPT.format(peak), if_right=True) if peak > N * N * 2 else None
 
 
 def _edge(property, queries, keys, Br, Bc):
@@ -77,6 +97,7 @@ backward = Exercise(
     ),
     draw=_draw,
     laws=(tile_by_tile,),
+    once=(_keeps_no_weights,),
     sways=True,  # dP - delta is a difference of numbers that may be nearly equal
     mistakes=(
         Mistake("assigned dQ, so that the last tile of keys is all that is left.", "Every tile of keys adds to it.",

@@ -5,7 +5,7 @@ import torch
 
 from flashlab.grading.draws import whole
 from flashlab.grading.exercise import Case, Exercise, Mistake
-from flashlab.grading.kernel_laws import inside_margins, launched, stored_too_often
+from flashlab.grading.kernel_laws import inside_margins, launched, wrong_stores
 from flashlab.kernels import DEVICE, tl, triton
 from flashlab.reference import recomputation
 
@@ -51,7 +51,7 @@ def _rows(property, O, dO, *tile):
 
 def _stored_once(programs, O, dO, *tile):
     """Law: each delta is stored once."""
-    return stored_too_often(programs, 4 * len(O))
+    return wrong_stores(programs, 4 * len(O))
 
 
 delta = Exercise(

@@ -98,7 +98,8 @@ forward = Exercise(
                 'tl.where(m_new == -float("inf"), 0, m_new)', "m_new"),
         Mistake("stored lse in units of log2.", "It is natural: m + log l.",
                 "m_i + tl.log(l_safe)", "(m_i + tl.log(l_safe)) * 1.4426950408889634"),
-        Mistake("kept the output in half precision.", "It is rescaled and added to in each tile: keep O_i in float32.",
+        Mistake("rounded the output to half precision.",
+                "It is added to in each tile: keep O_i, and what is added, in float32.",
                 "alpha[:, None] * O_i)", "alpha[:, None] * O_i).to(tl.float16).to(tl.float32)"),
     ),
 )  # fmt: skip
