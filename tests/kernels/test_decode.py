@@ -14,11 +14,11 @@ from flashlab.kernels.shared_prefix import Prefix, decode_shared
 from flashlab.reference import decoding
 from flashlab.reference import masks as plain_masks
 from flashlab.reference.attention import attention
+from tests.kernels.implementations import HOPPER
 from tests.kernels.inputs import randn
 from tests.tools.bounds import assert_as_exact_as_plain
 from tests.tools.long import long, long_except
 
-HOPPER = DEVICE.type == "cuda" and torch.cuda.get_device_capability() == (9, 0)
 ABSURD = 2147480000  # an entry of a table that no kernel may read
 MASKS = {
     "causal": (None, plain_masks.causal()),

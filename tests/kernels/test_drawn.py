@@ -11,9 +11,10 @@ from unittest import mock
 
 import pytest
 
-from flashlab.kernels import INTERPRETED, configurations, plan
+from flashlab.kernels import INTERPRETED, configurations
 from flashlab.kernels.decode import operator, tiles
 from tests.kernels.drawn_cases import draw, hold
+from tests.kernels.implementations import choose_anew
 from tests.tools.long import long
 
 pytestmark = pytest.mark.skipif(not INTERPRETED, reason="on a GPU nearly every call would compile kernels")
@@ -36,12 +37,6 @@ def run(number):
             hold(case)
     finally:
         choose_anew()
-
-
-def choose_anew():
-    """Forget the choices of earlier calls, and their plans."""
-    configurations.choose_for.cache_clear()
-    plan.forget()
 
 
 def wrong(numbers):

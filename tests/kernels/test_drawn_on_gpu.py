@@ -11,8 +11,8 @@ import torch
 from flashlab.kernels import DEVICE
 from tests.kernels.drawn_cases import causal, documents, draw, hold, padding, stream, window
 from tests.kernels.drawn_reference import results_of
+from tests.kernels.implementations import HOPPER
 
-HOPPER = DEVICE.type == "cuda" and torch.cuda.get_device_capability() == (9, 0)
 pytestmark = pytest.mark.skipif(DEVICE.type != "cuda", reason="without a GPU, test_drawn.py runs random calls")
 RUNS = 50  # of a call, which must give the same bits
 WIDTHS = 16, 32, 64, 128, 192, 256

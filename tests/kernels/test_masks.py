@@ -31,6 +31,7 @@ from tests.kernels import written_out
 from tests.kernels.inputs import randn
 from tests.tools.bounds import assert_as_exact_as_plain
 from tests.tools.long import long_except
+from tests.tools.taken_in import in_window
 
 B, H, Hk, Nq, Nk, d = 2, 4, 2, 70, 133, 16
 LENGTHS = [(1, 1), (64, 128), (239, 1), (113, 203), (128, 217), (108, 256), (256, 113), (127, 128)]  # FlashAttention's
@@ -171,8 +172,7 @@ def test_the_ranges_of_a_window_are_of_existing_tiles_and_the_middle_ones_are_wh
     for Nq, Nk in [*LENGTHS, (211, 113), (700, 64), (300, 300)]:
         ends = torch.full((-(-Nq // Br), 4), -1, dtype=torch.int32, device=DEVICE)
         ranges_of[(len(ends),)](questions.KernelArgs(left, right), Nq, Nk, ends, Br, Bc, Nk % Bc != 0)
-        own, j = written_out.own(Nq, Nk)
-        seen = (j >= own - (Nq + Nk if left is None else left)) & (j <= own + (Nq + Nk if right is None else right))
+        seen = in_window((left, right), Nq, Nk)
         for i, (a, b, c, d) in enumerate(ends.tolist()):
             first, whole, last = (list(range(*ends, Bc)) for ends in ((a, b), (b, c), (c, d)))
             rows, starts = seen[i * Br : (i + 1) * Br], [*first, *whole, *last]
@@ -211,8 +211,7 @@ def test_a_mask_of_ones_own_may_return_one_number_for_all_pairs():
 @pytest.mark.parametrize("left, right", [(-2, 7), (9, -4), (-1, None), (None, -1)])
 def test_a_shifted_window_may_leave_out_the_own_keys(left, right):
     q, k, v = randn(1, 2, Nq, 16), randn(1, 2, Nk, 16, seed=1), randn(1, 2, Nk, 16, seed=2)
-    own, j = written_out.own(Nq, Nk)
-    seen = (j >= own - (Nk if left is None else left)) & (j <= own + (Nk if right is None else right))
+    seen = in_window((left, right), Nq, Nk)
     O = flash_attention(q, k, v, mask=algebra.Shifted(left, right))
     plain, exact = (
         written_out.attention(*(x.to(t) for x in (q, k, v)), seen)[0] for t in (torch.float32, torch.double)
