@@ -42,13 +42,13 @@ def some_keys(b, h, i, j, Nq, Nk, shift, step):
 
 
 @triton.jit
-def multiplied(s, b, h, i, j, Nq, Nk, factors):
-    return s * tl.load(factors + h)
+def multiplied(s, b, h, i, j, Nq, Nk, factors, part):
+    return s * tl.load(factors + h) * (1 - (i + 2 * j) % 3 * part)
 
 
 @triton.jit
-def factor(s, b, h, i, j, Nq, Nk, factors):
-    return tl.load(factors + h)
+def factor(s, b, h, i, j, Nq, Nk, factors, part):
+    return tl.load(factors + h) * (1 - (i + 2 * j) % 3 * part)
 
 
 @dataclass
@@ -186,7 +186,9 @@ def draw_step(rng, B, H, Nq, Nk, dtype, learn, place=on_device):
         return Step(f"softcap({cap})", scores.softcap(cap), kind, cap)
     if kind == "custom":
         factors = torch.as_tensor(rng.uniform(0.3, 1.5, H)).float().to(DEVICE)
-        return Step("custom", scores.custom(multiplied, factors, derivative=factor), kind, factors[None, :, None, None])
+        i, j = (torch.arange(N, device=DEVICE) for N in (Nq, Nk))
+        whole = factors[:, None, None] * (1 - (i[:, None] + 2 * j) % 3 * 0.25)  # [H, Nq, Nk]
+        return Step("custom", scores.custom(multiplied, factors, 0.25, derivative=factor), kind, whole[None])
     if kind == "alibi":
         shape = (B, H) if rng.random() < 0.4 else (H,)
     else:
@@ -493,7 +495,7 @@ def as_stored(x, dtype):
 def decoding(drawn):
     n = 1, 1, 2, 20  # 20: with several heads in a group, more rows than a tile has
     rng, B, n, N = drawn.rng, drawn("B", 1, 2, 3), drawn("n", *n), max(drawn.length("Nk"), 1)
-    n = drawn.rarely("n", n, 6, 7, 33)
+    n = drawn.rarely("n", n, 6, 7, 33, 70)
     eight = drawn("eight", None, None, torch.int8, torch.float8_e4m3fn)
     latent, shared = drawn("cache", (True, False), (False, True), *[(False, False)] * 3)
     if latent:
