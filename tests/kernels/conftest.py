@@ -15,11 +15,8 @@ SHARED = "kernels", "on_hopper"  # fixtures whose kernels are compiled ``once``
 SECONDS = 300  # for a check in another process, which compiles nearly all the time
 
 if importlib.util.find_spec("triton"):
-    import torch
+    from tests.kernels.implementations import HOPPER
 
-    from flashlab.kernels import DEVICE
-
-    HOPPER = DEVICE.type == "cuda" and torch.cuda.get_device_capability() == (9, 0)
     KERNELS = ["portable", "hopper"] if HOPPER else ["portable"]
 else:  # macOS, Windows
     collect_ignore_glob, KERNELS = ["test_*.py"], []
@@ -46,15 +43,11 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture
 def choose_anew():
     """Return a function that forgets earlier choices of kernels, for tests that change what choices depend on."""
-    from flashlab.kernels import configurations, plan
+    from tests.kernels import implementations
 
-    def forget():
-        configurations.choose_for.cache_clear()
-        plan.forget()
-
-    forget()
-    yield forget
-    forget()
+    implementations.choose_anew()
+    yield implementations.choose_anew
+    implementations.choose_anew()
 
 
 @pytest.fixture(params=KERNELS)

@@ -26,6 +26,7 @@ from flashlab.kernels.shared_prefix import Prefix, decode_shared
 from tests.kernels import written_out
 from tests.kernels.drawn_reference import Case, Mask, Step, compare, in_numpy, results_of
 from tests.kernels.in_eight_bits import in_eight_bits, widened
+from tests.kernels.inputs import laid_out
 from tests.tools.bounds import assert_as_exact_as_plain
 
 ABSURD = 2147480000  # an entry of a table that no kernel may read
@@ -41,13 +42,13 @@ def some_keys(b, h, i, j, Nq, Nk, shift, step):
 
 
 @triton.jit
-def multiplied(s, b, h, i, j, Nq, Nk, factors):
-    return s * tl.load(factors + h)
+def multiplied(s, b, h, i, j, Nq, Nk, factors, part):
+    return s * tl.load(factors + h) * (1 - (i + 2 * j) % 3 * part)
 
 
 @triton.jit
-def factor(s, b, h, i, j, Nq, Nk, factors):
-    return tl.load(factors + h)
+def factor(s, b, h, i, j, Nq, Nk, factors, part):
+    return tl.load(factors + h) * (1 - (i + 2 * j) % 3 * part)
 
 
 @dataclass
@@ -174,7 +175,7 @@ def draw_mask(rng, B, H, Nq, Nk, depth=2, place=on_device):
             return custom(rng.integers(0, 5, H), int(rng.integers(2, 5)))
 
 
-# score functions, layouts
+# score functions
 
 
 def draw_step(rng, B, H, Nq, Nk, dtype, learn, place=on_device):
@@ -185,7 +186,9 @@ def draw_step(rng, B, H, Nq, Nk, dtype, learn, place=on_device):
         return Step(f"softcap({cap})", scores.softcap(cap), kind, cap)
     if kind == "custom":
         factors = torch.as_tensor(rng.uniform(0.3, 1.5, H)).float().to(DEVICE)
-        return Step("custom", scores.custom(multiplied, factors, derivative=factor), kind, factors[None, :, None, None])
+        i, j = (torch.arange(N, device=DEVICE) for N in (Nq, Nk))
+        whole = factors[:, None, None] * (1 - (i[:, None] + 2 * j) % 3 * 0.25)  # [H, Nq, Nk]
+        return Step("custom", scores.custom(multiplied, factors, 0.25, derivative=factor), kind, whole[None])
     if kind == "alibi":
         shape = (B, H) if rng.random() < 0.4 else (H,)
     else:
@@ -196,27 +199,6 @@ def draw_step(rng, B, H, Nq, Nk, dtype, learn, place=on_device):
     x = place(torch.as_tensor(x).to([torch.float32, dtype][rng.integers(2)])).requires_grad_(learn)
     whole = x.detach()[..., None, None] if kind == "alibi" else x.detach()
     return Step(f"{kind}{list(shape)}", getattr(scores, kind)(x), kind, whole[(None,) * (4 - whole.dim())], x)
-
-
-def laid_out(x, layout):
-    """Return x in another layout, with NaN around it, or 1 around integers. Only "expanded" changes its numbers."""
-    filler = math.nan if x.is_floating_point() else 1
-    if x.dim() == 0:
-        return x
-    if layout == "transposed" and x.dim() < 3:
-        return x.mT.contiguous().mT if x.dim() == 2 else x
-    if layout == "transposed":
-        return x.transpose(-3, -2).contiguous().transpose(-3, -2)
-    if layout in ("sliced", "columns"):
-        step = 2 if layout == "columns" else 1
-        around = x.new_full([*(size + 2 for size in x.shape[:-1]), step * x.shape[-1] + 16], filler)
-        inside = around[tuple(slice(1, -1) for _ in x.shape[:-1])][..., 8 : 8 + step * x.shape[-1] : step]
-        return inside.copy_(x)
-    if layout == "offset":
-        return x.new_full([x.numel() + 1], filler)[1:].view(x.shape).copy_(x)
-    if layout == "expanded" and x.dim() == 4 and x.numel():
-        return x[:1, :1].expand_as(x)
-    return x
 
 
 # calls
@@ -513,7 +495,7 @@ def as_stored(x, dtype):
 def decoding(drawn):
     n = 1, 1, 2, 20  # 20: with several heads in a group, more rows than a tile has
     rng, B, n, N = drawn.rng, drawn("B", 1, 2, 3), drawn("n", *n), max(drawn.length("Nk"), 1)
-    n = drawn.rarely("n", n, 6, 7, 33)
+    n = drawn.rarely("n", n, 6, 7, 33, 70)
     eight = drawn("eight", None, None, torch.int8, torch.float8_e4m3fn)
     latent, shared = drawn("cache", (True, False), (False, True), *[(False, False)] * 3)
     if latent:

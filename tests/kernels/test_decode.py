@@ -1,4 +1,4 @@
-"""A step of decoding equals dense attention, however the keys are divided, paged, shared or rounded."""
+"""Splits, pages and special steps of decoding. ``drawn_cases`` has all options together, in short texts."""
 
 import math
 
@@ -6,26 +6,20 @@ import numpy as np
 import pytest
 import torch
 
-from flashlab.kernels import DEVICE, INTERPRETED, configurations, flash_attention, masks, scores, tl, triton
-from flashlab.kernels.decode import Cache, decode, dequantise, operator, quantise, tiles
+from flashlab.kernels import DEVICE, INTERPRETED, configurations, flash_attention, masks, scores
+from flashlab.kernels.decode import Cache, decode, operator, quantise, tiles
 from flashlab.kernels.decode.request import reach
 from flashlab.kernels.problem import Problem
 from flashlab.kernels.shared_prefix import Prefix, decode_shared
 from flashlab.reference import decoding
 from flashlab.reference import masks as plain_masks
 from flashlab.reference.attention import attention
+from tests.kernels.implementations import HOPPER
 from tests.kernels.inputs import randn
 from tests.tools.bounds import assert_as_exact_as_plain
-from tests.tools.long import long, long_except
+from tests.tools.long import long
 
-HOPPER = DEVICE.type == "cuda" and torch.cuda.get_device_capability() == (9, 0)
 ABSURD = 2147480000  # an entry of a table that no kernel may read
-MASKS = {
-    "causal": (None, plain_masks.causal()),
-    "full": (masks.full(), plain_masks.full()),
-    "window": (masks.window(40), plain_masks.window(40)),
-    "window both ways": (masks.window(3, 1), plain_masks.window(3, 1)),
-}
 
 
 def int32(*numbers):
@@ -80,37 +74,10 @@ def run(q, cache, mask=None, **options):
     return operator.run(q, cache, operator.Step.of(q, cache, problem, **options))
 
 
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("n, H, Hk", [(3, 4, 2), long(3, 6, 1), long(1, 3, 3), long(16, 2, 1), long(5, 32, 2)])
-def test_splits_equal_dense(n, H, Hk, mask):
-    ours, theirs = MASKS[mask]
-    q, K, V, lengths = inputs([0, 1, 140], H, Hk, n)
-    if mask == "window":
-        K[2, :, : 140 - n - 40], V[2, :, : 140 - n - 40] = math.nan, math.nan  # keys that no token sees
-    for fixed_split in (None, 128):
-        results = decode(q, (K, V), lengths=lengths, mask=ours, fixed_split=fixed_split, return_lse=True)
-        assert_right(results, q, K, V, lengths, theirs)
-
-
-@pytest.mark.parametrize("dtype", [long(torch.float16), torch.bfloat16])
-@pytest.mark.parametrize("d, dv", [(64, 64), long(128, 128), long(256, 40)])
-def test_half_precision(dtype, d, dv):
-    q, K, V, lengths = inputs([130, 300], d=d, dv=dv, dtype=dtype)
-    results = decode(q, (K, V), lengths=lengths, return_lse=True)
-    group = q.shape[1] // K.shape[1]
-    for b, length in enumerate(lengths.tolist()):
-        k, v = (x[b, :, :length].repeat_interleave(group, 0) for x in (K, V))
-        P = torch.softmax((q[b] @ k.mT).float() * d**-0.5, -1).to(dtype)  # [H, 1, length]
-        exact = dense(q[b : b + 1], K[b : b + 1], V[b : b + 1], lengths[b : b + 1], None, torch.float64)[0]
-        assert_as_exact_as_plain(results[0][b : b + 1], (P @ v)[None], exact)
-    exact = dense(q, K, V, lengths, plain_masks.causal(), torch.float64)[1]
-    torch.testing.assert_close(results[1].cpu().double(), exact, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("S", [3, long(1), long(2), long(5), long(17), long(40)])
+@pytest.mark.parametrize("S", [3, long(1), long(2), long(5), long(17), 40])  # 16 are merged at once
 def test_any_number_of_splits_gives_the_same_answer(S):
     q, K, V, lengths = inputs([0, 65, 300], n=2)
-    results = run(q, Cache(K, V, lengths=lengths), S=S)
+    results = run(q, Cache(K, V, lengths=lengths), S=S, choice=tiles.Launch(16, 16, 4, 1, 1))
     assert_right(results, q, K, V, lengths, plain_masks.causal(), 0.25)
 
 
@@ -124,11 +91,10 @@ def test_splits_are_those_of_a_texts_own_length(monkeypatch):
 
 
 @pytest.mark.parametrize("page", [5, 64, long(1), long(16), long(3), long(100), long(128), long(256)])
-@pytest.mark.parametrize("mask", ["causal", long("window")])
+@pytest.mark.parametrize("mask", [masks.causal(), long(masks.window(40))])
 def test_pages_equal_a_tensor_bit_for_bit(page, mask):
     q, K, V, lengths = inputs([0, 1, 130, 257], n=2)
-    ours, _ = MASKS[mask]
-    mask, caches = masks.causal() if ours is None else ours, (Cache(K, V, lengths=lengths), paged(K, V, lengths, page))
+    caches = Cache(K, V, lengths=lengths), paged(K, V, lengths, page)
     whole, in_pages = (run(q, cache, mask, fixed_split=128, choice=tiles.Launch(16, 64, 4, 5, 2)) for cache in caches)
     assert all(map(torch.equal, in_pages, whole))
 
@@ -142,24 +108,9 @@ def test_fixed_splits_give_the_same_bits_whatever_else_is_in_the_batch():
         assert torch.equal(decode(q[alone], (K_b, V_b), fixed_split=128), together[alone])
 
 
-def test_a_prompt_reads_its_keys_from_pages():
-    q, K, V, lengths = inputs([70, 150], n=70)
-    results = decode(q, paged(K, V, lengths, 16), return_lse=True)
-    assert_right(results, q, K, V, lengths, plain_masks.causal())
-
-
-@pytest.mark.parametrize("d, rope", [(32, 16), long(64, 0), long(512, 64)])
-def test_latent_values_are_the_first_columns_of_the_keys(d, rope):
-    q, K, _, lengths = inputs([3, 200], H=4, Hk=1, d=d + rope, dv=1)
-    K = K.nan_to_num(0.0)
-    cache = Cache(K, K[..., :d], lengths=lengths)
-    assert cache.latent
-    results = decode(q, cache, scale=0.1, return_lse=True)
-    assert_right(results, q, K, K[..., :d], lengths, plain_masks.causal(), 0.1)
-    if d + rope <= 256:
-        apart = decode(q, (K, K[..., :d].clone()), lengths=lengths, scale=0.1, return_lse=True)
-        for x, y in zip(apart, results, strict=True):
-            torch.testing.assert_close(x, y)
+def test_values_that_are_columns_of_the_keys_are_latent():
+    _, K, V, _ = inputs([9], d=48, dv=32)
+    assert Cache(K, K[..., :32]).latent and not Cache(K, V).latent
 
 
 @pytest.mark.skipif(not HOPPER, reason="the kernel for latents needs a GPU of compute capability 9.0")
@@ -197,38 +148,10 @@ def test_which_latents_go_to_hopper(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
-@pytest.mark.parametrize("d, dv", [(32, 24), (16, 24), long(24, 25), long(128, 128)])
-def test_decoding_from_eight_bits_is_as_exact_as_in_float16(dtype, d, dv):
-    """The result is that of the rounded keys and values, in float16. With even d and dv, numbers are read in pairs."""
-    q, K, V, lengths = inputs([5, 200], n=2, d=d, dv=dv, dtype=torch.float16)
-    (K8, K_scale), (V8, V_scale) = (quantise(3 * x.nan_to_num(0.0), dtype) for x in (K, V))
-    cache = Cache(K8, V8, None, lengths, torch.stack([K_scale, V_scale]))
+@pytest.mark.parametrize("dv", [24, 25])
+def test_an_even_number_of_columns_of_eight_bits_is_read_in_pairs(dtype, dv):
+    V8, _ = quantise(randn(1, 2, 9, dv), dtype)
     assert operator.in_pairs(V8) == (dv % 2 == 0)
-    results = decode(q, cache, return_lse=True)
-    K, V = dequantise(K8, K_scale), dequantise(V8, V_scale)
-    exact = dense(q, K, V, lengths, plain_masks.causal(), torch.float64)
-    half = dense(q, K.half(), V.half(), lengths, plain_masks.causal(), torch.float32)
-    assert_as_exact_as_plain(results[0], half[0].half(), exact[0])
-    torch.testing.assert_close(results[1].cpu().double(), exact[1], rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("pages", [False, long(True)])
-def test_shared_prefixes_equal_the_keys_repeated(pages):
-    """A prefix of all texts, and one of the first and last: a tree."""
-    q, K, V, lengths = inputs([20, 0, 35], n=2)
-    first, second = (inputs([P], seed=P)[1:] for P in (70, 33))
-    caches = [paged(*it, 16) if pages else it[:2] for it in (first, second)]
-    prefixes = [Prefix(caches[0]), Prefix(caches[1], int32(0, 2))]
-    results = decode_shared(q, prefixes, (K, V), lengths=lengths, return_lse=True)
-    for b, path in enumerate([(first, second), (first,), (first, second)]):
-        own = [x[b : b + 1, :, : lengths[b]] for x in (K, V)]
-        whole = [torch.cat([it[i] for it in path] + [own[i]], 2) for i in (0, 1)]
-        length, ours = torch.tensor([whole[0].shape[2]]), [x[b : b + 1] for x in results]
-        if lengths[b]:  # else its tokens see the prefixes only
-            assert_right(ours, q[b : b + 1], *whole, length, plain_masks.causal(), roundings=4)
-    O, lse = dense(q[1:2], *first, plain_masks.full(), torch.float64)
-    torch.testing.assert_close(results[0][1:2].cpu().double(), O, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(results[1][1:2].cpu().double(), lse, rtol=1e-5, atol=1e-6)
 
 
 def test_scores_of_ten_thousands_and_a_rising_maximum():
@@ -317,45 +240,7 @@ def test_flash_attention_in_splits_is_right_and_has_gradients():
     torch.testing.assert_close(gradient, torch.autograd.grad((others[0] ** 2).sum() + others[1].sum(), q)[0])
 
 
-@triton.jit
-def even_distance(b, h, i, j, Nq, Nk):
-    return tl.abs(i + Nk - Nq - j) % 2 == 0
-
-
-SLOPES, SINKS, ADDED, IDS = randn(4, seed=6).abs() / 16, randn(4, seed=9), randn(4, 3, 140, seed=8), torch.arange(140)
-OPTIONS = {  # options for a cache, or a text, of N keys
-    "sinks and a window": lambda N: {"mask": masks.causal() & (masks.sinks(5) | masks.window(37))},
-    "two windows": lambda N: {"mask": (masks.window(9, 2) | masks.window(30)) & masks.sinks(100)},
-    "a prefix": lambda N: {"mask": masks.prefix(70)},
-    "documents": lambda N: {"mask": masks.documents(IDS[:N].to(DEVICE) // 48) & masks.causal()},
-    "written out": lambda N: {"mask": masks.dense(ADDED[..., :N] > 0)},
-    "one's own mask": lambda N: {"mask": masks.custom(even_distance) & masks.window(50)},
-    "soft cap": lambda N: {"mask": masks.causal(), "score": scores.softcap(1.5)},
-    "ALiBi, a bias, a cap": lambda N: {
-        "mask": masks.causal(), "score": (scores.alibi(SLOPES), scores.bias(ADDED[..., :N]), scores.softcap(3)),
-    },
-    "learned sinks": lambda N: {"sinks": SINKS, "mask": masks.window(60)},
-    "all": lambda N: {
-        "sinks": SINKS, "score": (scores.alibi(SLOPES), scores.softcap(2)),
-        "mask": masks.causal() & (masks.sinks(3) | masks.window(40)),
-    },
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", long_except(["sinks and a window", "all"], OPTIONS))
-def test_masks_scores_and_sinks_are_those_of_flash_attention(name):
-    options = OPTIONS[name](140)
-    q, K, V, lengths = inputs([0, 77, 140], n=3)
-    for fixed_split in (None, 128):
-        results = decode(q, (K, V), lengths=lengths, **options, fixed_split=fixed_split, return_lse=True)
-        assert (results[0][0] == 0).all()
-        nothing = options.get("sinks", torch.full((4,), -math.inf, device=DEVICE))
-        torch.testing.assert_close(results[1][0], nothing[:, None].expand(4, 3))
-        for b, N in (1, 77), (2, 140):
-            text = (x[b : b + 1, :, :N] for x in (K, V))
-            alone = flash_attention(q[b : b + 1], *text, **OPTIONS[name](N), kernel="portable", return_lse=True)
-            for mine, other in zip(results, alone, strict=True):
-                assert_as_exact_as_plain(mine[b : b + 1], other, other.double(), roundings=16)
+SLOPES, SINKS = randn(4, seed=6).abs() / 16, randn(4, seed=9)
 
 
 def test_the_keys_that_decoding_reads_are_those_that_the_mask_may_show():
@@ -364,19 +249,20 @@ def test_the_keys_that_decoding_reads_are_those_that_the_mask_may_show():
         (masks.window(9, 2), (9, 2, None)), (masks.causal(), (None, 0, None)), (streaming, (9, None, 4)),
         (masks.sinks(4), (None, None, None)), (masks.sinks(0), (None, None, None)),
         (masks.prefix(7), (None, None, None)),
-        (masks.dense(ADDED > 0) & masks.window(3), (3, 0, None)),
+        (masks.dense(randn(4, 3, 140) > 0) & masks.window(3), (3, 0, None)),
     ):  # fmt: skip
         assert reach(mask) == expected
 
 
 def test_keys_between_the_first_ones_and_the_window_may_be_missing():
     q, K, V, lengths = inputs([400], n=2)
-    whole = decode(q, (K, V), lengths=lengths, mask=OPTIONS["sinks and a window"](400)["mask"])
+    mask = masks.causal() & (masks.sinks(5) | masks.window(37))
+    whole = decode(q, (K, V), lengths=lengths, mask=mask)
     K[:, :, 5 : 400 - 2 - 37], V[:, :, 5 : 400 - 2 - 37] = math.nan, math.nan
     cache = paged(K, V, lengths, 16)
     cache.table[:, 1:22] = ABSURD  # pages whose keys no token sees
     for paged_or_not in Cache(K, V, lengths=lengths), cache:
-        assert torch.equal(decode(q, paged_or_not, mask=OPTIONS["sinks and a window"](400)["mask"]), whole)
+        assert torch.equal(decode(q, paged_or_not, mask=mask), whole)
 
 
 BAD = {

@@ -32,11 +32,12 @@ from flashlab.reference import masks as reference_masks
 from tests.kernels import test_decode as of_decoding
 from tests.kernels import test_hopper as cases
 from tests.kernels import test_hopper_backward as of_backward
-from tests.kernels import wrong_gluon
+from tests.kernels import written_out, wrong_gluon
 from tests.kernels.in_eight_bits import error, in_eight_bits, in_exact_arithmetic
 from tests.kernels.inputs import in_bfloat16, randn
 from tests.tools.bounds import assert_as_exact_as_plain
 from tests.tools.long import long, long_except
+from tests.tools.taken_in import in_window
 
 loops = pytest.mark.usefixtures("interpreter_that_loops")  # for tests that also run kernels in Triton's own interpreter
 REPORTED = Race, Deadlock, IndexError, TypeError, AssertionError  # what a wrong kernel may end with
@@ -228,7 +229,7 @@ def in_two_calls():
     shapes = (1, 2, 130, 64), (1, 2, 256, 64), (1, 2, 256, 64), (1, 2, 130, 64)
     q, k, v, do = (randn(*shape, dtype=torch.bfloat16, seed=seed) for seed, shape in enumerate(shapes))
     seen, nothing = torch.ones(130, 256, dtype=torch.bool), torch.zeros(1, 2, 130)
-    o, lse = of_backward.written_out.attention(q.double(), k.double(), v.double(), seen)
+    o, lse = written_out.attention(q.double(), k.double(), v.double(), seen)
     sums = of_backward.backward.Sums(do, None, o.to(q.dtype), lse.float(), 64, 1, of_backward.LAUNCHES["row_constants"])
     dq, *of_keys = (torch.full_like(x, math.nan) for x in (q, k, v))
     for half in (slice(0, 128), slice(128, 256)):
@@ -245,9 +246,9 @@ def in_two_calls():
 
 
 def gradients(lag, d, sizes, left, right, **options):
-    seen = of_backward.in_window(left, right, *sizes[3:5])
+    mask = masks.window(left, right)
+    seen = in_window(mask, *sizes[3:5])
     with mock.patch.object(of_backward.backward, "lag_of", lambda *_: lag):
-        mask = masks.window(left, right)
         of_backward.assert_gradients("here", (*sizes[:5], d, *sizes[5:]), mask, seen, programs=2, **options)
 
 
@@ -276,7 +277,7 @@ def test_gradients_are_right_in_every_order(seed):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("d", [64, 128, 192, 256])
 def test_gradients_are_right_with_scores_documents_and_sinks(d):
-    seen = of_backward.in_window(math.inf, 0, 200, 133)
+    seen = in_window(masks.causal(), 200, 133)
     for name, score, plain in of_backward.functions(4, 200, 133):
         of_backward.assert_gradients(name, (1, 4, 2, 200, 133, d), masks.causal(), seen, score, plain)
     ids = torch.arange(200) // 60
@@ -302,7 +303,8 @@ def test_float8_is_as_good_as_exact_arithmetic(width, consumers):
     configuration = Configuration(64 * consumers, 128, 4 * (consumers + 1), 3 if width == 64 else 2)
     forward_float8.run(o, lse, q8, k8, tiles.ready(v8.view(torch.uint8).mT).view(v8.dtype).mT, problem, configuration)
     ours, ours_lse = in_exact_arithmetic(eight, reference_masks.causal())
-    exact, _ = cases.dense(q.double(), k.double(), v.double(), True, width**-0.5)
+    seen = in_window(masks.causal(), 200, 333)
+    exact, _ = written_out.attention(q.double(), k.double(), v.double(), seen)
     assert error(o, exact) <= 1.1 * error(ours.to(o.dtype), exact)
     torch.testing.assert_close(lse.double(), ours_lse, rtol=1e-5, atol=1e-5)
 

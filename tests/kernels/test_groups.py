@@ -7,6 +7,7 @@ from flashlab.kernels import DEVICE, configurations, flash_attention, flash_atte
 from flashlab.kernels.configurations import Card, Configuration, divided, parts_of_groups
 from flashlab.kernels.problem import Problem
 from tests.kernels import written_out
+from tests.kernels.implementations import choose_halves
 from tests.kernels.inputs import qkv, randn
 from tests.tools.bounds import assert_as_exact_as_plain
 from tests.tools.long import long, long_except
@@ -92,13 +93,7 @@ def test_parts_of_a_group_add_up_to_its_gradients(name, parts, divide):
 def test_parts_in_other_dtypes_and_where_dK_and_dV_have_a_kernel_each(dtype, divide, monkeypatch):
     divide(4)
     if dtype == torch.bfloat16:
-        portable = configurations.portable
-
-        def as_for_both(name, *rest):
-            return portable("key_value_gradients" if name in configurations.HALVES else name, *rest)
-
-        monkeypatch.setattr(configurations, "of_backward", lambda *_: (*configurations.HALVES, "query_gradients"))
-        monkeypatch.setattr(configurations, "portable", as_for_both)
+        choose_halves(monkeypatch)
     ours, plain, exact = (
         gradients(attention, [x.to(t) for x in qkv(B, H, Hk, N, N, d, dtype=dtype)])
         for attention, t in (

@@ -19,11 +19,12 @@ from flashlab.kernels.hopper import forward
 from flashlab.kernels.problem import Problem
 from flashlab.reference import masks as reference_masks
 from tests.kernels import written_out
+from tests.kernels.implementations import HOPPER
 from tests.kernels.in_eight_bits import error, in_eight_bits, in_exact_arithmetic, widened
-from tests.kernels.inputs import in_bfloat16
+from tests.kernels.inputs import in_bfloat16, laid_out
 from tests.tools.bounds import assert_as_exact_as_plain
+from tests.tools.taken_in import in_window
 
-HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
 hopper_only = pytest.mark.skipif(not HOPPER, reason="the Hopper kernels need a GPU of compute capability 9.0")
 CONFIGURATIONS = {  # name: (width, Configuration)
     "128": (128, Configuration(128, 128, 12, 2)),
@@ -35,17 +36,6 @@ CONFIGURATIONS = {  # name: (width, Configuration)
 }
 
 
-def dense(q, k, v, causal, scale):
-    """Return O and lse, with the mask aligned at the lower right; 0 and -inf where a row sees no key."""
-    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
-    S = scale * (q @ k.mT)  # [B, H, Nq, Nk]
-    if causal:
-        S = S.masked_fill(
-            ~torch.ones(S.shape[2:], dtype=torch.bool, device=DEVICE).tril(S.shape[3] - S.shape[2]), -math.inf
-        )
-    return torch.nan_to_num(S.softmax(-1)) @ v, S.logsumexp(-1)
-
-
 def poisoned(q, dv):
     """Return two buffers of NaN, and O and lse in them. The kernel may not write past the ends of O and lse."""
     B, H, Nq, _ = q.shape
@@ -55,13 +45,18 @@ def poisoned(q, dv):
 
 
 def assert_equals_dense(run, q, k, v, causal, scale=None):
-    """Compare ``dense`` with run(o, lse, q, k, v, problem), a function such as ``forward.run``."""
+    """Compare with run(o, lse, q, k, v, problem), a function such as ``forward.run``."""
     scale = q.shape[3] ** -0.5 if scale is None else scale
     o_buffer, lse_buffer, o, lse = poisoned(q, v.shape[3])
-    run(o, lse, *(tiles.ready(x) for x in (q, k, v)), Problem.of(q, k, v, masks.either(causal, None), scale))
-    exact_o, exact_lse = dense(q.double(), k.double(), v.double(), causal, scale)
-    assert_as_exact_as_plain(o, dense(q, k, v, causal, scale)[0], exact_o)
-    assert_as_exact_as_plain(lse, dense(q.float(), k.float(), v.float(), causal, scale)[1], exact_lse, roundings=4)
+    mask = masks.either(causal, None)
+    run(o, lse, *(tiles.ready(x) for x in (q, k, v)), Problem.of(q, k, v, mask, scale))
+    seen = in_window(mask, q.shape[2], k.shape[2])
+    (exact_o, exact_lse), (plain_o, _), (_, plain_lse) = (
+        written_out.attention(*(x.to(t) for x in (q, k, v)), seen, scale=scale)
+        for t in (torch.float64, q.dtype, torch.float32)
+    )
+    assert_as_exact_as_plain(o, plain_o, exact_o)
+    assert_as_exact_as_plain(lse, plain_lse, exact_lse, roundings=4)
     assert (o[exact_lse == -math.inf] == 0).all()
     assert o_buffer[:, :, q.shape[2] :].isnan().all() and lse_buffer[-64:].isnan().all()
 
@@ -103,11 +98,8 @@ def groups(width):
 
 
 def layouts(width):
-    q, k, v = in_bfloat16(2, 4, 4, 200, 300, width)
-    yield "heads after length", [x.transpose(1, 2).contiguous().transpose(1, 2) for x in (q, k, v)]
-    yield "parts of wider rows", [torch.cat([x - 9, x, x + 9], -1)[..., width : 2 * width] for x in (q, k, v)]
-    yield "every second row", [torch.stack([x, x + 9], 3).flatten(2, 3)[:, :, ::2] for x in (q, k, v)]
-    yield "expanded", [x[:1, :1].expand_as(x) for x in (q, k, v)]
+    for layout in ("transposed", "sliced", "rows", "expanded"):
+        yield layout, [laid_out(x, layout) for x in in_bfloat16(2, 4, 4, 200, 300, width)]
 
 
 def scores(width):
@@ -156,14 +148,6 @@ def test_forward_equals_dense(name, in_time):
 
 
 WINDOWS = (0, 0), (1, 0), (63, 0), (64, 0), (130, 0), (500, 0), (5, 70), (130, 129), (64, None), (None, 64)
-
-
-def in_window(mask, Nq, Nk):
-    own, j = written_out.own(Nq, Nk)
-    seen = torch.ones(Nq, Nk, dtype=torch.bool, device=DEVICE)
-    if mask.left is not None:
-        seen &= j >= own - mask.left
-    return seen if mask.right is None else seen & (j <= own + mask.right)
 
 
 def assert_equals_written_out(run, q, k, v, mask, seen, score=None, formula=None, sinks=None):
@@ -384,7 +368,8 @@ def float8_is_as_good_as_exact_arithmetic(width):
                     kernel="hopper", return_lse=True,
                 )  # fmt: skip
                 ours, ours_lse = in_exact_arithmetic(eight, reference_masks.causal() if causal else None)
-                exact, _ = dense(q.double(), k.double(), v.double(), causal, q.shape[3] ** -0.5)
+                seen = in_window(masks.either(causal, None), q.shape[2], k.shape[2])
+                exact, _ = written_out.attention(q.double(), k.double(), v.double(), seen)
                 assert error(O, exact) <= 1.1 * error(ours.to(O.dtype), exact), f"{name}, causal {causal}"
                 some = ours_lse.isfinite()
                 assert torch.equal(lse.isfinite(), some) and (O[~some] == 0).all(), f"{name}, causal {causal}"

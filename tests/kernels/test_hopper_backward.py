@@ -29,14 +29,10 @@ from tests.kernels.inputs import randn
 from tests.kernels.test_hopper import hopper_only
 from tests.tools.bounds import assert_as_exact_as_plain
 from tests.tools.launches import LAUNCHES, in_two_passes, launches_of
+from tests.tools.taken_in import in_window
 
 LENGTHS = [(128, 128), (70, 133), (133, 70), (65, 64), (256, 129), (300, 700), (1, 133), (133, 1), (1000, 1000)]
 WINDOWS = [(2, 0), (63, 0), (300, 0), (130, 70), (0, 20), (math.inf, 5), (90, math.inf), (math.inf, 0)]
-
-
-def in_window(left, right, Nq, Nk):
-    i, j = written_out.own(Nq, Nk)
-    return (j >= i - left) & (j <= i + right)
 
 
 def in_document(ids, Nq, Nk):
@@ -86,22 +82,24 @@ def assert_gradients(
 def windows(d):
     for left, right in WINDOWS:
         for Nq, Nk in LENGTHS:
-            seen = in_window(left, right, Nq, Nk)
-            assert_gradients(f"window {left}, {right}", (2, 2, 2, Nq, Nk, d), masks.window(left, right), seen)
+            mask = masks.window(left, right)
+            assert_gradients(f"{mask}", (2, 2, 2, Nq, Nk, d), mask, in_window(mask, Nq, Nk))
     for Hk, dv in ((1, d), (2, d // 2), (4, d)):
-        seen = in_window(90, 9, 460, 460)
-        assert_gradients("groups", (2, 4, Hk, 460, 460, d, dv), masks.window(90, 9), seen, dtype=torch.float16)
+        mask = masks.window(90, 9)
+        seen = in_window(mask, 460, 460)
+        assert_gradients("groups", (2, 4, Hk, 460, 460, d, dv), mask, seen, dtype=torch.float16)
 
 
 def with_sinks(d):
     sinks = torch.tensor([0.3, -2.0, 4.0, -math.inf], device=DEVICE)
     for Nq, Nk in LENGTHS:
         for left in (100, math.inf):
-            seen = in_window(left, 0, Nq, Nk)
+            mask = masks.window(left)
+            seen = in_window(mask, Nq, Nk)
             # With one key, dP - delta is small. delta = rowsum(dO * O) has the rounded O; plain autograd has not.
             roundings = 2 if Nk == 1 else 1
             sizes = 1, 4, 2, Nq, Nk, d
-            assert_gradients("sinks", sizes, masks.window(left), seen, sinks=sinks, roundings=roundings)
+            assert_gradients("sinks", sizes, mask, seen, sinks=sinks, roundings=roundings)
 
 
 def functions(H, Nq, Nk):
@@ -131,7 +129,7 @@ def with_scores(d):
             if Nk - Nq > left:
                 continue
             for name, score, plain in functions(4, Nq, Nk):
-                seen = in_window(left, right, Nq, Nk)
+                seen = in_window(mask, Nq, Nk)
                 assert_gradients(name, (2, 4, 2, Nq, Nk, d), mask, seen, score, plain)
 
 
@@ -144,7 +142,7 @@ def rules(d):
         blocks = torch.rand(4, 16, 16, generator=torch.Generator().manual_seed(5)).to(DEVICE) < 0.3
         blocks = blocks[:, : -(-N // 32), : -(-N // 32)]
         large = blocks.repeat_interleave(32, 1).repeat_interleave(32, 2)[:, :N, :N]
-        near = in_window(10, 3, N, N)
+        near = in_window(masks.window(10, 3), N, N)
         for name, mask, seen in (
             ("documents", masks.documents(ids), in_document(ids, N, N)),
             ("causal documents", masks.documents(ids) & masks.causal(), in_document(ids, N, N) & causal),
@@ -162,8 +160,8 @@ def texts(d):
     packed_texts, T = packed.prepared(offsets, offsets), 500
     own = packed_texts.of[0]
     for left, right in ((math.inf, math.inf), (math.inf, 0), (30, 5)):
-        seen = in_window(left, right, T, T) & (own[:, None] == own[None])
-        mask = packed_texts.apart(masks.window(left, right))
+        window = masks.window(left, right)
+        mask, seen = packed_texts.apart(window), in_window(window, T, T) & (own[:, None] == own[None])
         for name, score, plain in (("none", None, None), *functions(4, T, T)):
             if name in ("none", "soft cap", "ALiBi"):
                 assert_gradients(name, (1, 4, 2, T, T, d), mask, seen, score, plain, texts=packed_texts)
@@ -176,10 +174,9 @@ def in_turn(lag):
         for sizes in ((3, 8, 8, 300, 300), (2, 8, 4, 500, 133), (2, 6, 3, 70, 700), (5, 4, 4, 1000, 1000)):
             Nq, Nk = sizes[3:]
             for left, right in ((math.inf, math.inf), (math.inf, 0), (90, 9)):
-                seen = in_window(left, right, Nq, Nk)
                 mask = masks.window(left, right)
-                assert_gradients(f"lag {lag}", (*sizes, d), mask, seen, programs=programs)
-        seen = in_window(math.inf, 0, 300, 300)
+                assert_gradients(f"lag {lag}", (*sizes, d), mask, in_window(mask, Nq, Nk), programs=programs)
+        seen = in_window(masks.causal(), 300, 300)
         assert_gradients(f"lag {lag}", (2, 9, 3, 300, 300, d - 8, d - 16), masks.causal(), seen)
 
 
@@ -191,7 +188,7 @@ def in_parts(d):
     for B, Hk, N, cut in ((1, 2, 512, 256), (2, 1, 500, 192), (1, 4, 500, 200), (3, 2, 1000, 448)):
         shapes = (B, 4, N, d), (B, Hk, N, d), (B, Hk, N, d), (B, 4, N, d)
         q, k, v, do = (randn(*shape, dtype=torch.bfloat16, seed=seed) for seed, shape in enumerate(shapes))
-        seen = in_window(math.inf, 0, N, N)
+        seen = in_window(masks.causal(), N, N)
         o, lse = written_out.attention(q.double(), k.double(), v.double(), seen, None, None)
         shares = KernelGradients(do, q, o.to(q.dtype), lse.float(), d**-0.5, "hopper")
         early = shares.of_block(k[:, :, :cut], v[:, :, :cut], Block((0, N), (0, cut), None, N - cut))
@@ -221,7 +218,7 @@ def test_gradients_in_parts_equal_dense_ones(d, in_time):
 def twice(launches):
     """The gradients are right for heads of 128 columns, and of 72 and 96; the same inputs give the same bits."""
     for d, dv in ((128, 128), (72, 96)):
-        seen = in_window(math.inf, 0, 1000, 1000)
+        seen = in_window(masks.causal(), 1000, 1000)
         assert_gradients("two passes", (2, 4, 2, 1000, 1000, d, dv), masks.causal(), seen, launches=launches)
     q, k, v, do = (randn(2, 4, 1000, 128, dtype=torch.bfloat16, seed=seed) for seed in range(4))
     problem = Problem.of(q, k, v, masks.causal(), 0.1)

@@ -1,8 +1,7 @@
-"""Every mask, alone and combined, against attention written out; and the tiles that are loaded for it."""
+"""The tiles that are loaded for each mask; ``drawn_cases`` compares the results with attention written out."""
 
 import copy
 import inspect
-import math
 import pickle
 import re
 
@@ -30,7 +29,7 @@ from flashlab.reference import masks as reference_masks
 from tests.kernels import written_out
 from tests.kernels.inputs import randn
 from tests.tools.bounds import assert_as_exact_as_plain
-from tests.tools.long import long_except
+from tests.tools.taken_in import in_window
 
 B, H, Hk, Nq, Nk, d = 2, 4, 2, 70, 133, 16
 LENGTHS = [(1, 1), (64, 128), (239, 1), (113, 203), (128, 217), (108, 256), (256, 113), (127, 128)]  # FlashAttention's
@@ -108,53 +107,6 @@ def cases(Nq, Nk):
 
 
 NAMES = [name for name, *_ in cases(Nq, Nk)]
-QUICK = {"documents, causal", "sinks and a window", "padding", "one's own"}
-
-
-def assert_equals_written_out(name, Nq, Nk, d, dtype=torch.float32, poison=True):
-    mask, seen = next(rest for which, *rest in cases(Nq, Nk) if which == name)
-    q, k, v = (
-        randn(*shape, seed=n).to(dtype) for n, shape in enumerate([(B, H, Nq, d), (B, Hk, Nk, d), (B, Hk, Nk, d)])
-    )
-    dO, dlse = randn(B, H, Nq, d, seed=3).to(dtype), randn(B, H, Nq, seed=4)
-
-    def run(attention, *tensors):
-        tensors = [x.requires_grad_() for x in tensors]
-        O, lse = attention(*tensors)
-        some = lse.isfinite()
-        loss = (O * dO.to(O)).sum() + (lse.to(O)[some] * dlse.to(O)[some]).sum()
-        return O, lse, *torch.autograd.grad(loss, tensors)
-
-    unseen = ~seen.expand(B, H, Nq, Nk).reshape(B, Hk, -1, Nk).any(2)  # [B, Hk, Nk]
-    nowhere = math.nan if poison else 0
-    ours = run(
-        lambda *x: flash_attention(*x, mask=mask, return_lse=True),
-        q.clone(), *(x.masked_fill(unseen[..., None], nowhere) for x in (k, v)),
-    )  # fmt: skip
-    plain = run(lambda *x: written_out.attention(*x, seen), *(x.clone() for x in (q, k, v)))
-    exact = run(lambda *x: written_out.attention(*x, seen), *(x.double() for x in (q, k, v)))
-    for mine, theirs, true in zip(ours, plain, exact, strict=True):
-        assert_as_exact_as_plain(mine.to(theirs.dtype), theirs, true, 16 if dtype == torch.float32 else 1)
-
-
-@pytest.mark.parametrize("name", long_except(QUICK, NAMES))
-def test_masked_equals_dense_and_unseen_keys_do_not_matter(name):
-    assert_equals_written_out(name, Nq, Nk, d)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("Nq, Nk", LENGTHS)
-@pytest.mark.parametrize("name", NAMES)
-def test_lengths_of_other_test_suites(name, Nq, Nk):
-    assert_equals_written_out(name, Nq, Nk, 16)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("d", [32, 59, 64, 111, 128, 256])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_head_dimensions_and_dtypes(d, dtype):
-    assert_equals_written_out("sinks and a window", 70, 133, d, dtype)
-    assert_equals_written_out("two unions", 70, 133, d, dtype)
 
 
 @triton.jit
@@ -171,8 +123,7 @@ def test_the_ranges_of_a_window_are_of_existing_tiles_and_the_middle_ones_are_wh
     for Nq, Nk in [*LENGTHS, (211, 113), (700, 64), (300, 300)]:
         ends = torch.full((-(-Nq // Br), 4), -1, dtype=torch.int32, device=DEVICE)
         ranges_of[(len(ends),)](questions.KernelArgs(left, right), Nq, Nk, ends, Br, Bc, Nk % Bc != 0)
-        own, j = written_out.own(Nq, Nk)
-        seen = (j >= own - (Nq + Nk if left is None else left)) & (j <= own + (Nq + Nk if right is None else right))
+        seen = in_window((left, right), Nq, Nk)
         for i, (a, b, c, d) in enumerate(ends.tolist()):
             first, whole, last = (list(range(*ends, Bc)) for ends in ((a, b), (b, c), (c, d)))
             rows, starts = seen[i * Br : (i + 1) * Br], [*first, *whole, *last]
@@ -211,8 +162,7 @@ def test_a_mask_of_ones_own_may_return_one_number_for_all_pairs():
 @pytest.mark.parametrize("left, right", [(-2, 7), (9, -4), (-1, None), (None, -1)])
 def test_a_shifted_window_may_leave_out_the_own_keys(left, right):
     q, k, v = randn(1, 2, Nq, 16), randn(1, 2, Nk, 16, seed=1), randn(1, 2, Nk, 16, seed=2)
-    own, j = written_out.own(Nq, Nk)
-    seen = (j >= own - (Nk if left is None else left)) & (j <= own + (Nk if right is None else right))
+    seen = in_window((left, right), Nq, Nk)
     O = flash_attention(q, k, v, mask=algebra.Shifted(left, right))
     plain, exact = (
         written_out.attention(*(x.to(t) for x in (q, k, v)), seen)[0] for t in (torch.float32, torch.double)

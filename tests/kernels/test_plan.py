@@ -9,8 +9,9 @@ import torch
 
 from flashlab.kernels import DEVICE, flash_attention, masks, plan, scores
 from flashlab.kernels.decode import decode
+from tests.kernels.implementations import HOPPER, assert_same_bits
+from tests.kernels.inputs import laid_out
 
-HOPPER = DEVICE.type == "cuda" and torch.cuda.get_device_capability() == (9, 0)
 REPEATS = 2 if DEVICE.type == "cpu" else 5
 gpu_only = pytest.mark.skipif(DEVICE.type != "cuda", reason="kernels are compiled on a GPU only")
 if HOPPER:
@@ -22,15 +23,9 @@ def randn(*shape, dtype=torch.bfloat16):
     return torch.randn(*shape, device=DEVICE).to(dtype)
 
 
-def laid_out(how, B, H, N, d, dtype):
-    """Return random numbers [B, H, N, d], in memory as ``how`` says."""
-    if how == "heads inside":
-        return randn(B, N, H, d, dtype=dtype).transpose(1, 2)
-    if how == "every other row":
-        return randn(B, H, 2 * N, d, dtype=dtype)[:, :, ::2]
-    if how == "not aligned":
-        return randn(B, H, N, d + 1, dtype=dtype)[..., 1:]
-    return randn(B, H, N, d, dtype=dtype)
+def drawn(layout, *shape, dtype=torch.bfloat16):
+    """Return random numbers in this layout in memory."""
+    return laid_out(randn(*shape, dtype=dtype), layout)
 
 
 def results(q, k, v, **options):
@@ -40,25 +35,15 @@ def results(q, k, v, **options):
     return O, *torch.autograd.grad(O.float().square().sum(), (q, k, v))
 
 
-def assert_equal(ours, others, kernel, dQ=1):
-    """Assert equal bits. Hopper's dQ, at index ``dQ``, is added up in any order: it may differ by two roundings."""
-    for place, (x, y) in enumerate(zip(ours, others, strict=True)):
-        if kernel != "portable" and place == dQ and y.numel():
-            eps = torch.finfo(x.dtype).eps
-            torch.testing.assert_close(x, y, rtol=2 * eps, atol=2 * eps * y.abs().max().item())
-        else:
-            assert torch.equal(x, y)
-
-
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_calls_that_differ_in_one_thing_are_not_confused(kernel, monkeypatch):
     """Each case comes again after other cases, when its plan is cached."""
-    usual = {"size": (1, 2, 40, 64), "how": "plain", "dtype": torch.bfloat16, "mask": None, "scale": None}
+    usual = {"size": (1, 2, 40, 64), "layout": "plain", "dtype": torch.bfloat16, "mask": None, "scale": None}
     usual |= {"score": None, "sinks": None}
     ids = torch.arange(50, device=DEVICE) // 20
     others = {
         "size": [(1, 2, 50, 64), (2, 2, 40, 64), (1, 4, 40, 64), (1, 2, 40, 40), (1, 2, 0, 64)],
-        "how": ["heads inside", "every other row", "not aligned"],
+        "layout": ["transposed", "rows", "sliced", "offset"],
         "dtype": [torch.float16, *([torch.float32] if kernel == "portable" else [])],
         "mask": [masks.causal(), masks.window(9), masks.window(10), masks.window(10, 3)],
         "scale": [0.5, -0.5],
@@ -69,12 +54,12 @@ def test_calls_that_differ_in_one_thing_are_not_confused(kernel, monkeypatch):
     for size in ((1, 2, 40, 64), (1, 2, 20, 64)):
         cases += [usual | {"size": size, "mask": masks.documents(ids[: size[2]])}]
     for case in cases + cases[::-1] + (cases if DEVICE.type == "cuda" else []):
-        tensors = [laid_out(case["how"], *case["size"], case["dtype"]) for _ in range(3)]
+        tensors = [drawn(case["layout"], *case["size"], dtype=case["dtype"]) for _ in range(3)]
         options = {name: case[name] for name in ("mask", "scale", "score", "sinks")} | {"kernel": kernel}
         ours = results(*tensors, **options)
         with monkeypatch.context() as without_plans:
             without_plans.setattr(plan, "find", lambda *_: None)
-            assert_equal(ours, results(*tensors, **options), kernel)
+            assert_same_bits(ours, results(*tensors, **options), kernel)
 
 
 @pytest.mark.parametrize("kernel", [*KERNELS, "decode"])
@@ -92,9 +77,9 @@ def test_a_plan_for_keys_that_are_the_values_serves_no_other_call(kernel):
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_layouts_of_gradients_are_not_confused(kernel, monkeypatch):
     """The dO of one kind of call has heads inside, is contiguous, or is not aligned; lse has a gradient or none."""
-    inputs = [laid_out("heads inside", 1, 2, 50, 64, torch.bfloat16).requires_grad_() for _ in range(3)]
-    for how in ["heads inside", "plain", "not aligned", "plain"] * REPEATS:
-        dO = laid_out(how, 1, 2, 50, 64, torch.bfloat16)
+    inputs = [drawn("transposed", 1, 2, 50, 64).requires_grad_() for _ in range(3)]
+    for layout in ["transposed", "plain", "offset", "plain"] * REPEATS:
+        dO = drawn(layout, 1, 2, 50, 64)
         for dlse in (None, randn(1, 2, 50, dtype=torch.float32)):
 
             def gradients(dO=dO, dlse=dlse):
@@ -105,13 +90,13 @@ def test_layouts_of_gradients_are_not_confused(kernel, monkeypatch):
             ours = gradients()
             with monkeypatch.context() as without_plans:
                 without_plans.setattr(plan, "find", lambda *_: None)
-                assert_equal(ours, gradients(), kernel)
+                assert_same_bits(ours, gradients(), kernel)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_saved_tensors_may_come_back_in_another_layout(kernel):
     """Tensors that were saved on the CPU come back contiguous."""
-    inputs = [laid_out("heads inside", 1, 2, 50, 64, torch.bfloat16).requires_grad_() for _ in range(3)]
+    inputs = [drawn("transposed", 1, 2, 50, 64).requires_grad_() for _ in range(3)]
     dO = randn(1, 2, 50, 64)
 
     def gradients():
@@ -120,9 +105,9 @@ def test_saved_tensors_may_come_back_in_another_layout(kernel):
 
     expected = gradients()
     for _ in range(REPEATS):
-        assert_equal(gradients(), expected, kernel)
+        assert_same_bits(gradients(), expected, kernel)
         with torch.autograd.graph.save_on_cpu():
-            assert_equal(gradients(), expected, kernel)
+            assert_same_bits(gradients(), expected, kernel)
 
 
 @pytest.mark.parametrize(
@@ -213,10 +198,10 @@ def test_gradients_are_deterministic_as_soon_as_torch_asks_for_it():
         expected = results(*tensors)
         torch.use_deterministic_algorithms(False)
         for _ in range(5):
-            assert_equal(results(*tensors), ordered, "hopper")
+            assert_same_bits(results(*tensors), ordered, "hopper")
         torch.use_deterministic_algorithms(True)
         for _ in range(5):
-            assert_equal(results(*tensors), expected, "portable")
+            assert_same_bits(results(*tensors), expected, "portable")
     finally:
         torch.use_deterministic_algorithms(False)
 
@@ -275,7 +260,7 @@ def test_a_cuda_graph_replays_with_other_inputs(kernel, causal):
         graph.replay()
         torch.cuda.synchronize()
         ours = [x.clone() for x in captured]
-        assert_equal(ours, step(), kernel)
+        assert_same_bits(ours, step(), kernel)
 
 
 @pytest.mark.skipif(not HOPPER, reason="needs a Hopper GPU")
@@ -345,4 +330,4 @@ def test_torch_compile_gives_what_eager_gives(kernel, mode):
         O = compiled(q, k, v)
         ours = [x.clone() for x in (O, *torch.autograd.grad(O, (q, k, v), dO))]
         O = model(q, k, v)
-        assert_equal(ours, [O, *torch.autograd.grad(O, (q, k, v), dO)], kernel)
+        assert_same_bits(ours, [O, *torch.autograd.grad(O, (q, k, v), dO)], kernel)

@@ -7,14 +7,16 @@ import itertools
 import pytest
 import torch
 
-from flashlab.kernels import DEVICE
+from flashlab.kernels import DEVICE, masks
 from flashlab.kernels.gluon_interpreter import seeded
 from flashlab.kernels.hopper.rungs import one_consumer, persistent, two_consumers
 from flashlab.kernels.launch import launch
+from tests.kernels import written_out
+from tests.kernels.implementations import HOPPER
 from tests.kernels.inputs import in_bfloat16
-from tests.kernels.test_hopper import HOPPER, dense
 from tests.tools.bounds import assert_as_exact_as_plain
 from tests.tools.long import long_except
+from tests.tools.taken_in import in_window
 
 RUNGS = one_consumer, two_consumers, persistent
 LENGTHS = [(300, 333), (128, 256), (70, 133), (133, 70), (1, 1), (300, 20)]
@@ -40,10 +42,12 @@ def attend(rung, q, k, v, causal, **options):
 
 def assert_equals_dense(rung, q, k, v, causal, **options):
     o, lse = attend(rung, q, k, v, causal, **options)
-    scale = q.shape[3] ** -0.5
-    exact_o, exact_lse = dense(q.double(), k.double(), v.double(), causal, scale)
-    assert_as_exact_as_plain(o, dense(q, k, v, causal, scale)[0], exact_o)
-    assert_as_exact_as_plain(lse, dense(q.float(), k.float(), v.float(), causal, scale)[1], exact_lse, roundings=4)
+    seen = in_window(masks.either(causal, None), q.shape[2], k.shape[2])
+    (exact_o, exact_lse), (plain_o, _), (_, plain_lse) = (
+        written_out.attention(*(x.to(t) for x in (q, k, v)), seen) for t in (torch.float64, q.dtype, torch.float32)
+    )
+    assert_as_exact_as_plain(o, plain_o, exact_o)
+    assert_as_exact_as_plain(lse, plain_lse, exact_lse, roundings=4)
     assert (o[exact_lse == -torch.inf] == 0).all()
 
 

@@ -1,4 +1,4 @@
-"""Score functions, sinks and dropout against attention written out, with the gradients of their tensors."""
+"""Score functions, sinks and dropout in special calls; ``drawn_cases`` has them with all masks and gradients."""
 
 import copy
 import math
@@ -13,10 +13,8 @@ from flashlab.kernels import DEVICE, INTERPRETED, decode, dropout, flash_attenti
 from flashlab.reference.dropout import Dropout
 from tests.kernels import written_out
 from tests.kernels.inputs import randn
-from tests.tools.bounds import assert_as_exact_as_plain
-from tests.tools.long import long_except
 
-B, H, Hk, Nq, Nk, d = 2, 4, 2, 70, 133, 16
+Nk = 133
 
 
 @triton.jit
@@ -29,81 +27,8 @@ def slope_of_cubed(s, b, h, i, j, Nq, Nk, weight, size):
     return 1 + 3 * tl.load(weight + j) * s * s / size
 
 
-OWN, KEYS = written_out.own(Nq, Nk)
 WEIGHT = randn(Nk).abs()
 MINE = scores.custom(cubed, WEIGHT, 70.0, derivative=slope_of_cubed)
-
-
-def lowered(S, slopes):
-    return S - slopes[..., None, None].to(S) * (OWN - KEYS).abs()
-
-
-CASES = {  # shapes of tensors with gradients; the score function made of these tensors; the same written out
-    "soft cap": ((), lambda: scores.softcap(0.7), lambda S: 0.7 * torch.tanh(S / 0.7)),
-    "ALiBi": (((H,),), scores.alibi, lowered),
-    "ALiBi per batch": (((B, H),), scores.alibi, lowered),
-    "bias": (((B, H, Nq, Nk),), scores.bias, torch.add),
-    "bias of heads": (((H, 1, Nk),), scores.bias, torch.add),
-    "a bias of keys": (((Nk,),), scores.bias, torch.add),
-    "bias, cap, ALiBi": (
-        ((1, H, Nq, Nk), (H,)), lambda x, y: (scores.bias(x), scores.softcap(2), scores.alibi(y)),
-        lambda S, x, y: lowered(2 * torch.tanh((S + x) / 2), y),
-    ),
-    "cap, bias": (((Nq, Nk),), lambda x: (scores.softcap(2), scores.bias(x)), lambda S, x: 2 * torch.tanh(S / 2) + x),
-    "one's own": ((), lambda: MINE, lambda S: S + WEIGHT.to(S) * S**3 / 70),
-}  # fmt: skip
-QUICK = {"one's own"}
-
-
-def assert_equals_written_out(learned, make, same, mask=None, seen=None, sinks=False, p=0.0, dtype=torch.float32):
-    """Compare O, lse and all gradients with attention written out, in the same dtype and in float64."""
-    shapes = (B, H, Nq, d), (B, Hk, Nk, d), (B, Hk, Nk, d), *learned, *([(H,)] if sinks else [])
-    tensors = [randn(*shape, seed=seed).to(dtype if seed < 3 else torch.float32) for seed, shape in enumerate(shapes)]
-    tensors[3:] = [x.abs() / 16 if shape[-1:] == (H,) else x for x, shape in zip(tensors[3:], shapes[3:], strict=True)]
-    seen = torch.ones(1, 1, dtype=torch.bool, device=DEVICE) if seen is None else seen
-    Z = written_out.factors(B, H, Nq, Nk, p, 5) if p else None
-    dO, dlse = randn(B, H, Nq, d, seed=10), randn(B, H, Nq, seed=11)
-
-    def run(attention, tensors):
-        tensors = [x.detach().clone().requires_grad_() for x in tensors]
-        q, k, v, *others = tensors
-        O, lse = attention(q, k, v, others[: len(learned)], others[-1] if sinks else None)
-        some = lse.isfinite()
-        return O, lse, *torch.autograd.grad((O * dO.to(O)).sum() + (lse[some] * dlse[some].to(lse)).sum(), tensors)
-
-    def ours(q, k, v, others, sink):
-        options = {"dropout": p, "seed": 5} if p else {}
-        return flash_attention(q, k, v, mask=mask, score=make and make(*others), sinks=sink, return_lse=True, **options)
-
-    def plain(q, k, v, others, sink):
-        score = same and (lambda S: same(S, *(x.to(S) for x in others)))
-        return written_out.attention(q, k, v, seen, score, sink, None if Z is None else Z.to(q))
-
-    three = run(ours, tensors), run(plain, tensors), run(plain, [x.double() for x in tensors])
-    for mine, theirs, exact in zip(*three, strict=True):
-        assert_as_exact_as_plain(mine.to(theirs.dtype), theirs, exact, 16 if dtype == torch.float32 else 1)
-
-
-@pytest.mark.parametrize("name", long_except(QUICK, CASES))
-def test_scores_equal_those_written_out(name):
-    assert_equals_written_out(*CASES[name], masks.window(60), (OWN - 60 <= KEYS) & (KEYS <= OWN))
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("name", CASES)
-def test_scores_in_half_precision(name, dtype):
-    assert_equals_written_out(*CASES[name], masks.causal(), KEYS <= OWN, dtype=dtype)
-
-
-def test_a_sink_is_a_key_without_a_value():
-    assert_equals_written_out((), None, None, masks.window(9), (OWN - 9 <= KEYS) & (KEYS <= OWN), sinks=True)
-
-
-def test_everything_at_once():
-    ids = torch.arange(Nk, device=DEVICE) // 50
-    mask, seen = masks.documents(ids) & masks.causal(), (ids[OWN] == ids) & (KEYS <= OWN)
-    assert_equals_written_out(*CASES["bias, cap, ALiBi"], mask, seen, sinks=True, p=0.3)
 
 
 @pytest.mark.parametrize("sink", [100.0, -100.0, -float("inf")])
@@ -170,11 +95,6 @@ def test_the_bits_of_dropout_are_those_of_numpy(seed):
     factors[(1,)](out, dropout.drop, dropout.dropout(0.3, seed, DEVICE).kernel_args, 64)
     expected = Dropout(0.3, seed, h=3, b=2).tile(slice(40, 104), slice(24, 88))
     np.testing.assert_array_equal(out.cpu().numpy(), expected)
-
-
-@pytest.mark.exhaustive
-def test_dropout_forward_and_backward():
-    assert_equals_written_out((), None, None, masks.causal(), KEYS <= OWN, p=0.25)
 
 
 def test_keys_that_no_query_sees_get_no_gradient_from_a_score_of_nan():

@@ -20,6 +20,7 @@ from flashlab.kernels.hopper import backward, forward, forward_float8, queries, 
 from flashlab.kernels.hopper.stages import Turns
 from flashlab.kernels.launch import launch
 from flashlab.kernels.problem import Problem
+from tests.kernels.written_out import own
 from tests.tools.launches import LAUNCHES
 
 NARROW = torch.bfloat16
@@ -32,9 +33,9 @@ def signs(*shape, seed=0):
 
 def in_window(mask, Nq, Nk):
     """Return which scores a window shows, [Nq, Nk]."""
-    distance = torch.arange(Nk) - torch.arange(Nk - Nq, Nk)[:, None]  # [Nq, Nk], from a query's own key
+    i, j = own(Nq, Nk)
     left, right = (Nq + Nk if end is None else end for end in mask)
-    return (distance >= -left) & (distance <= right)
+    return (j >= i - left) & (j <= i + right)
 
 
 def assert_forward_takes_in(seen, mask, Br, kernel="forward"):
