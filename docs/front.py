@@ -138,8 +138,8 @@ You need Python, numpy and some linear algebra. You need no GPU and no CUDA.
 
 **To run it**: each lesson opens in Google Colab with one click, and the whole course in a [Codespace]({CODESPACE}); on
 your own machine, `git clone {REPOSITORY}`, then `make lab` ([set up](set_up.md)). **To look up**: [notation and
-glossary](lessons/notation.ipynb), [all figures](figures.md), [measurements](measurements.md), [wrong implementations,
-and what rejects them](wrong_answers.md), [the interface of the code](interface.rst)."""
+glossary](lessons/notation.ipynb), [all figures](figures.md), [measurements](measurements.md), [the interface of
+the code](interface.rst)."""
 
 
 def _map():

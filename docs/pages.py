@@ -1,4 +1,4 @@
-"""The pages that are no lessons: front page, figures, measurements, wrong answers, interface, Markdown."""
+"""The pages that are no lessons: front page, figures, measurements, interface, Markdown."""
 
 import importlib
 import pkgutil
@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 
 import flashlab
-from docs import front, gallery, measurements, wrong_answers
+from docs import front, gallery, measurements
 from docs.lessons import COURSE, REPOSITORY
 from flashlab.course.lessons import LESSONS, notebook
 
@@ -32,7 +32,6 @@ def write(folder: Path):
         "figures.md": gallery.page(),
         "embed.md": gallery.embed(),
         "measurements.md": measurements.page(),
-        "wrong_answers.md": wrong_answers.page(),
         "interface.rst": interface(),
         **{f"{name}.md": written(name) for name in WRITTEN},
         **{f"interface/{package}.rst": members(package) for package in _packages()},
@@ -54,7 +53,6 @@ figures
 embed
 measurements
 flash_attention
-wrong_answers
 interface
 set_up
 teach

@@ -18,7 +18,7 @@ from tests.browser.lab import SECONDS
 from tests.browser.test_axe import AXE, FOUND
 
 LESSONS = [f"lessons/{name.removesuffix('.ipynb')}.html" for name in lessons.names()]
-OTHERS = ["index.html", "figures.html", "embed.html", "measurements.html", "wrong_answers.html", "interface.html"]
+OTHERS = ["index.html", "figures.html", "embed.html", "measurements.html", "interface.html"]
 OTHERS += [f"{name}.html" for name in pages.WRITTEN]
 OTHERS += ["interface/kernels.html", "interface/kernels.hopper.html", "404.html"]
 FIGURES = [f"figures/{name}.html" for name in drawn.names()]

@@ -1,235 +1,152 @@
 """The checks that models of machines must pass: schedules, placements, simulated SMs, and counts of cycles."""
 
 from collections import Counter
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
 import torch
 
-from flashlab.kernels import masks as triton_masks
+from flashlab.course import data
+from flashlab.kernels import masks as kernel_masks
 from flashlab.kernels.hopper import schedule
-from flashlab.kernels.problem import Problem
 from flashlab.machine import ranks, sm
 from flashlab.machine.operations import Barrier, Buffer, Commit, Product, Take, Tile, Wait
 from flashlab.reference import masks, next_machine, pipeline, ring, roles
-from flashlab.reference.attention import attention, attention_backward
-from tests.mutants.acceptance.cases import forward, mask_if
-from tests.tools.taken_in import assert_forward_takes_in, in_window
+from flashlab.reference.pipeline import Budget, Design
+from tests.kernels import test_schedule
+from tests.machine import test_ranks
+from tests.reference import test_next_machine, test_pipeline, test_ring, test_roles
+from tests.reference.test_tiling import ADVERSARIAL
+from tests.tools.taken_in import assert_forward_takes_in
+
+HEAD = data.captured("alice").head()  # Q K V [512, 32]
+SHORT = HEAD[0][:256], *HEAD[1:]
+LENGTHS = (300, 420), (200, 140), (300, 77), (128, 192), (256, 320)
 
 
 def simulated_pipeline():
-    """Every design is exact and takes the cycles of its budget; wrong phases are a deadlock or a race, by name."""
-    small, quick = pipeline.Budget(d=64), pipeline.Budget(softmax_of_64=64)
-    locked, three = pipeline.Design(3, overlap=False, consumers=1), pipeline.Design(3)
-    designs = pipeline.Design(1, ping_pong=False), pipeline.Design(whole_q=False), locked, pipeline.Design(budget=quick)
-    for design in designs:
-
-        def run(Q, K, V, causal, design=design):
-            return _ran(pipeline.forward(Q, K, V, design, Br=4, Bc=4, mask=mask_if(causal)))
-
-        forward(run, 4)
-    Q, K, V = np.random.default_rng(0).normal(size=(3, 32, 4)).astype(np.float32)
-    for steady, cycles, design in (
-        (3904, 127171, locked),
-        (2048, 68201, three),
-        (1792, 58944, replace(three, budget=small)),
-        (2048, 67871, replace(three, whole_q=False)),
-        (2048, 69097, replace(three, ping_pong=False)),
-    ):
-        run = pipeline.forward(Q[:2], K, V, design, Br=2, Bc=1)  # 32 blocks
-        assert (run.steady, run.cycles) == (steady, cycles), f"{run.steady} cycles a block, {run.cycles} in all"
-    for error, message, mistake in (
-        (sm.Deadlock, "phase 0 of empty[0]", {"empty_phase": lambda n: n & 1}),
-        (sm.Race, "is on its way", {"full_phase": lambda n: 0}),
-        (sm.Race, "copied into K[1] while consumer 1 reads", {"empty_count": 1}),
-        (sm.Race, "all arrivals of the open phase are in", {"empty_phase": lambda n: 1}),
-        (sm.Race, "copied into K[0] while consumer 0 reads", {"early": True}),
-    ):
-        try:
-            pipeline.forward(Q[:2], K[:4], V[:4], pipeline.Design(**mistake), Br=2, Bc=1)
-        except error as raised:
-            assert message in str(raised), f"{raised} does not say: {message}"
-        else:
-            raise AssertionError(f"nobody noticed {mistake}")
-
-
-def _ran(run):
-    """Return the results of a run, in which every softmax must have waited for its scores."""
-    last = {(e.by, e.kind, e.j): e for e in run.events}  # the last event of each kind, of the last tile of queries
-    for (by, kind, j), event in last.items():
-        assert kind != "softmax" or event.start >= last[by, "S", j].end, (
-            f"{by} took a softmax of scores that were not done"
-        )
-    stores = [(event.by, event.j) for event in run.events if event.kind == "O"]
-    assert len(stores) == len(set(stores)), "a result is stored twice"
-    return run.O, run.lse
-
-
-def hopper_schedule():
-    """Every tile once, longest first among heads that share the cache; no program ends late, none is without work."""
-    for B, H, Hk, Nq, Nk, causal, programs in (
-        (2, 6, 2, 700, 200, True, 7), (1, 12, 3, 384, 90000, True, 5), (3, 2, 1, 300, 200, False, 100),
-        (1, 16, 16, 4096, 16384, True, 32), (1, 9, 9, 8192, 8192, True, 32),
-    ):  # fmt: skip
-        Tr, group = -(-Nq // 128), H // Hk
-        groups = -(-B * Hk // max(1, 16 * 2**20 // (4 * Nk * 64)))  # of heads: K and V of 2 bytes in 16 MiB
-        schedule._longest_first.cache_clear(), schedule._in_turn.cache_clear()
-        mask = triton_masks.causal() if causal else triton_masks.full()
-        problem = Problem(B, H, Hk, Nq, Nk, 64, 64, torch.bfloat16, torch.device("cpu"), mask, 1.0, "ieee")
-        tiles, starts, used = schedule.table(problem, 128, 128, programs)
-        tiles, starts = tiles.numpy(), starts.numpy()
-        i, b, h, hk = tiles.T
-        assert sorted(zip(b, h, i, strict=True)) == list(np.ndindex(B, H, Tr)), "not every tile once"
-        assert (hk == h // group).all(), "keys of another head"
-        assert used == len(starts) - 1 and (np.diff(starts) > 0).all() and starts[-1] == len(tiles), "no work"
-        assert used >= min(programs, len(tiles)), "a program is idle"
-        last = Nq - 1 - (Tr - 1 - i) * 128
-        end = np.clip(last + 1 + Nk - Nq, 1, Nk) if causal else np.full_like(i, Nk)  # [tiles], keys
-        n = -(-end // 128)  # [tiles], blocks
-        assert (schedule.blocks(i, 128, 128, problem) == n).all(), "wrong number of blocks"
-        times = np.add.reduceat(n, starts[:-1])
-        assert times.max() <= times.mean() + n.max(), "a program is late"
-        turn = np.where(8 * n <= n.max(), groups, (b * Hk + hk) * groups // (B * Hk)) if causal else np.zeros_like(n)
-        for mine in np.split(np.arange(len(tiles)), starts[1:-1]):
-            assert (np.diff(n[mine])[np.diff(turn[mine]) == 0] <= 0).all(), "not the longest first"
-        n = schedule.blocks(np.arange(Tr), 128, 128, problem)
-        i, b, _, hk = schedule.ordered_tiles(problem, 128, n).T
-        turn = np.where(8 * n[i] <= n.max(), groups, (b * Hk + hk) * groups // (B * Hk))
-        assert (np.diff(turn) >= 0).all(), "too many keys and values at a time, or a small group of heads"
-    _, starts = schedule.schedule(np.zeros((3, 4)), np.array([8, 1, 1]), 1, parts=5)  # the first takes up four parts
-    assert (np.diff(starts) > 0).all(), "no work"
-    for Nq, Nk, mask in (
-        (200, 200, triton_masks.causal()), (200, 300, triton_masks.full()), (300, 77, triton_masks.causal()),
-        (128, 192, triton_masks.causal()), (256, 320, triton_masks.causal()), (300, 420, triton_masks.window(130)),
-        (300, 300, triton_masks.window(60, 50)), (200, 140, triton_masks.window(70)),
-        (200, 500, triton_masks.window(70)),
-    ):  # fmt: skip
-        for Br in (128, 192):
-            if isinstance(mask, triton_masks.Window) and mask.left is not None:
-                problem = Problem(1, 1, 1, Nq, Nk, 64, 64, torch.bfloat16, torch.device("cpu"), mask, 1.0, "ieee")
-                met = schedule.blocks(np.arange(-(-Nq // Br)), Br, 128, problem)
-                assert met.max() <= (mask.left + mask.right + Br - 1) // 128 + 2, "wrong number of blocks"
-            assert_forward_takes_in(in_window(mask, Nq, Nk), mask, Br)
-    ids = torch.arange(333) // 150
-    documents, same = triton_masks.documents(ids), ids[:, None] == ids
-    window = triton_masks.window(40, 1)
-    assert_forward_takes_in(same, documents, 128)
-    assert_forward_takes_in(same & in_window(window, 333, 333), documents & window, 128)
+    for design, cycles in test_pipeline.LADDER.values():
+        test_pipeline.test_cycles_per_block_when_the_pipeline_is_filled(HEAD, design, cycles)
+    for mistake, sentence in test_pipeline.RACES.values():
+        test_pipeline.test_a_race_says_who_when_and_where(HEAD, mistake, sentence)
+    for mistake, sentence in test_pipeline.DEADLOCKS.values():
+        test_pipeline.test_a_deadlock_says_who_waits_for_what(HEAD, mistake, sentence, True)
+    for inputs, mask in ADVERSARIAL.values():
+        test_pipeline.test_adversarial_inputs(inputs, mask, 5, 16, inputs[0].dtype)
+    test_pipeline.test_a_head_start_does_what_turns_do(HEAD)
+    locked, quick = Design(overlap=False, consumers=1), Design(budget=Budget(softmax_of_64=64))
+    for design in Design(1, ping_pong=False), Design(whole_q=False), locked, quick:
+        test_pipeline.test_every_pipeline_equals_dense(HEAD, design, None)
+        test_pipeline.test_events_do_not_overlap_and_take_the_cycles_of_the_budget(HEAD, design)
+        run = pipeline.forward(*HEAD, design)
+        last = {(e.by, e.kind, e.j): e for e in run.events}  # the last event of each kind, of the last tile of queries
+        early = [at for at, e in last.items() if at[1] == "softmax" and e.start < last[e.by, "S", e.j].end]
+        assert early == [], "a softmax of scores that are not done"
+        stores = [(e.by, e.j) for e in run.events if e.kind == "O"]
+        assert len(stores) == len(set(stores)), "a result is stored twice"
 
 
 def ring_of_three():
-    """Three ranks in every placement give the results of one, forward and backward."""
-    Q, K, V, dO = (np.random.default_rng(seed).normal(size=(11, width)) for seed, width in enumerate((4, 4, 6, 6)))
+    for name, mask in product(ranks.PLACEMENTS, (None, masks.causal())):
+        test_ring.test_ring_equals_attention(name, 3, mask)
+        test_ring.test_gradients_equal_those_of_one_processor(name, 3, mask)
     for name in ranks.PLACEMENTS:
-        for mask in (None, masks.causal()):
-            placement = ranks.placement_of(name, len(Q), 3)
-            events = [] if mask is None else None
-            O, lse = ring.forward(Q, K, V, placement, mask=mask, events=events)
-            assert events is None or Counter(it[0] for it in events) == {"compute": 9, "send": 6}, "other events"
-            ours = O, *ring.backward(dO, Q, K, V, O, lse, placement, mask=mask)
-            theirs = attention(Q, K, V, mask=mask), *attention_backward(Q, K, V, dO, mask=mask)
-            for x, y in zip(ours, theirs, strict=True):
-                np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12)
-    nothing = np.zeros((1, 6)), np.full(1, -np.inf)
+        test_ring.test_the_steps_are_those_of_the_schedule(name)
+    events, nothing = [], (np.zeros((1, 6)), np.full(1, -np.inf))
+    ring.forward(*test_ring.inputs()[:3], ranks.zigzag(23, 3), events=events)
+    assert Counter(event.kind for event in events) == {"compute": 9, "send": 6}, "other events"
     np.testing.assert_equal(ring.merge(*nothing, *nothing), nothing)
 
 
 def blocks_of_placements():
-    """The blocks of two ranks contain each visible score once, and zigzag gives all ranks the same number of scores."""
-    ranks.blocks.cache_clear()
-    try:
-        windows = (None, None), (None, 0), (5, 0), (1, 2)
-        for N, name, (left, right) in product((6, 24), ranks.PLACEMENTS, windows):
-            placement = getattr(ranks, name)(N, 3)
-            assert sum(map(ranks.length, placement)) == N, "another number of tokens"
-            everything = [(range(N),)] if name != "striped" else []
-            for queries, keys in product(placement, [*placement, *everything]):
-                i, j = (np.array([position for run in runs for position in run]) for runs in (queries, keys))
-                distance = j[None, :] - i[:, None]
-                above, below = (24 if end is None else end for end in (left, right))
-                visible = (distance >= -above) & (distance <= below)  # [queries, keys]
-                count = np.zeros(visible.shape, int)  # [queries, keys]
-                for rows, cols, before, after in ranks.blocks(queries, keys, left, right):
-                    own = np.arange(*rows)[:, None] - rows[1] + cols[1]
-                    after, before = (99 if end is None else end for end in (after, before))
-                    k = np.arange(*cols)
-                    block = (k >= own - before) & (k <= own + after)
-                    count[slice(*rows), slice(*cols)] += block
-                    edges = block[0], block[-1], block[:, 0], block[:, -1]
-                    assert all(edge.any() for edge in edges), "a row or a column that sees nothing"
-                    cut = (own + after < k).any(), (k < own - before).any()
-                    assert cut == (after != 99, before != 99), "an end that cuts nothing"
-                np.testing.assert_array_equal(count, visible)
-                assert ranks.pairs(queries, keys, left, right) == visible.sum()
-        for step in ranks.schedule(ranks.zigzag(24, 3), None, 0):
-            assert len({count for _, count in step}) == 1, "zigzag: some ranks have more to do than others"
-    finally:
-        ranks.blocks.cache_clear()
+    for name, (left, right) in product(ranks.PLACEMENTS, ((None, None), (None, 0), (3, 0), (2, 5))):
+        test_ranks.test_blocks_cover_each_visible_score_once(name, left, right, None)
+    test_ranks.test_every_token_has_one_owner("zigzag", 29, 3)
+    test_ranks.test_causal_zigzag_is_one_block_per_step()
+    for N, (left, right) in product((6, 24), ((None, 0), (5, 0), (1, 2))):
+        placement = ranks.zigzag(N, 3)
+        for queries, keys in product(placement, [*placement, (range(N),)]):
+            for block in ranks.blocks(queries, keys, left, right):
+                assert_is_tight(block, ranks.length(queries), ranks.length(keys))
+
+
+def assert_is_tight(block, *shape):
+    """The first and the last row and column of a block see something, and each end of its window hides something."""
+    inside = test_ranks.covered([block], shape)[slice(*block.rows), slice(*block.cols)]
+    assert all(edge.any() for edge in (inside[0], inside[-1], inside[:, 0], inside[:, -1]))
+    for end in "left", "right":
+        hidden = ranks.Block(block.rows, block.cols, None, None)._replace(**{end: getattr(block, end)})
+        assert getattr(block, end) is None or hidden.pairs < inside.size, "an end that hides nothing"
 
 
 def cycles_of_the_next_machine():
-    """Tables 1 and 3 of FlashAttention-4, and the cycles of both units at the balanced share."""
-    assert next_machine.forward_cycles(128, 128, 128) == (1024, 768, 1024), "table 1"
-    assert next_machine.forward_cycles(256, 128, 64) == (1024, 768, 2048), "table 1, two tiles, half the head"
-    assert next_machine.backward_cycles() == (2560, 3328, 1024), "table 3"
-    assert next_machine.backward_cycles(pair=True) == (2560, 2688, 1024), "table 3, a pair"
-    rates = next_machine.Rates()
-    share = rates.balanced()
-    ends = rates.lane_cycles(9, share), rates.exponential_cycles(9, share)
-    assert abs(ends[0] - ends[1]) < 1e-9 < share, "the units are not balanced"
-    assert rates.lane_cycles(128 * 128, 1) == 1792, "instructions per score"
-    assert rates.exponential_cycles(128 * 128, 0.25) == 768, "three quarters of the exponentials"
+    for Br, cycles in (128, (1024, 768, 1024)), (256, (2048, 1536, 2048)):
+        test_next_machine.test_forward_cycles_are_those_of_table_1(Br, cycles)
+    for pair, cycles in (False, (2560, 3328, 1024)), (True, (2560, 2688, 1024)):
+        test_next_machine.test_backward_cycles_are_those_of_table_3(pair, cycles)
+    test_next_machine.test_lanes_and_the_exponential_unit_are_balanced()
 
 
 def order_of_additions():
-    """Each program visits each tile that it sees once, and no program waits; pairs have the same work."""
-    for causal, makespan, waited in ((False, 29, 10), (True, 29, 60)):
-        assert next_machine.finished(5, causal) == (25, 0), "a program waits"
-        assert next_machine.finished(5, causal, shifted=False) == (makespan, waited), "the lowest program is first"
-        visits = next_machine.visits(5, causal)
-        assert [sorted(queue) for queue in visits] == [list(range(j if causal else 0, 5)) for j in range(5)], "visits"
-        for shifted in (False, True):
-            turns = next_machine.turns(5, causal, shifted)
-            assert [sorted(turn) for turn in turns] == [list(range(i + 1 if causal else 5)) for i in range(5)], "turns"
-    assert sorted(map(sorted, next_machine.pairs(6))) == [[0, 5], [1, 4], [2, 3]], "unequal pairs"
+    for causal in False, True:
+        test_next_machine.test_shifted_programs_never_wait(5, causal)
+        for shifted in False, True:
+            test_next_machine.test_every_tile_is_visited_and_added_once(causal, shifted)
+    test_next_machine.test_pairs_have_equal_work()
 
 
 def roles_of_the_next_machine():
-    """The roles compute attention of two tiles, with maxima that rise by little and by much, and meet no race."""
-    small, tile, done = Buffer("S", (1, 1), np.float32), Tile("S", 0), Barrier("done", 1)
-    into = Product("S", 0, {}, lambda: np.zeros((1, 1)), 2, 1, (small, tile))
-    for operations, message in (
-        ([Commit(done), Wait(done, 0)], None),  # a commit after no product: the barrier completes at once
-        ([Take(tile, small)], "it holds nothing"),
-        ([into, Take(tile, small)], "is on its way"),
-        ([into, Take(tile, small)], "is on its way"),  # although the buffer holds the tile of the run before
-    ):
-        multiprocessor = sm.SM(strict=False)
-        multiprocessor.run({"program": (operation for operation in operations)})
-        assert [message in race for race in multiprocessor.races] == ([] if message is None else [True]), (
-            multiprocessor.races
-        )
-    multiprocessor = sm.SM(issue=100)
-    multiprocessor.run({"program": (operation for operation in [Product("S", 0, {}, int, 2, 1)])})
-    assert multiprocessor.events[-1].end == 101, "instructions are issued at once"
+    early_queries = roles.Design(stages=2, d=16, dv=128)
+    for design, Bc in (roles.Design(), 128), (roles.Design(threshold=0, d=64, stages=2), 100), (early_queries, 32):
+        test_roles.test_roles_compute_attention(SHORT, design, Bc)
+    for d, dv, cycles in (64, None, 2048), (128, None, 2176), (192, 128, 2560):
+        test_roles.test_cycles_per_block_when_the_pipeline_is_filled(SHORT, d, dv, cycles)
+    test_roles.test_a_late_maximum_spares_rescaling(SHORT)
+    test_roles.test_the_polynomial_is_lost_in_the_rounding_of_weights(SHORT)
+    run = roles.forward(*SHORT, roles.Design(threshold=0), Bc=32)
+    assert (run.cycles, run.rescales) == (38563, 24), f"{run.cycles} cycles, {run.rescales} rescales"
     x = np.linspace([-3] * 16, [0] * 16, 9)
     by_polynomial = roles.weights(x, 0.2, next_machine.minimax(3)) != np.exp(x)
     assert by_polynomial.any(0).sum() == 3, "another share of the exponentials"
-    rng = np.random.default_rng(0)
-    Q, K, V = (rng.normal(size=(n, d)) for n, d in ((6, 4), (20, 4), (20, 3)))
-    K *= np.linspace(0.5, 8, 20)[:, None]
-    exact = attention(Q, K, V, return_lse=True)
-    for cycles, rescales, design in (
-        (14627, 2, roles.Design()),
-        (14627, 7, roles.Design(threshold=2)),
-        (12959, 2, roles.Design(stages=2, d=16, dv=128)),
-        (12469, 7, roles.Design(stages=2, d=64, threshold=0)),
-    ):
-        run = roles.forward(Q, K, V, design, Bc=4)
-        for ours, theirs in zip((run.O, run.lse), exact, strict=True):
-            np.testing.assert_allclose(ours, theirs, 1e-9, 1e-12)
-        assert (run.cycles, run.rescales) == (cycles, rescales), f"{run.cycles} cycles, {run.rescales} rescales"
-    Q, K, V = (x.astype(np.float32) for x in (Q, K, V))
-    for share in (1, 0.3):
-        np.testing.assert_allclose(roles.forward(Q, K, V, roles.Design(share=share), Bc=4).O, exact[0], 2e-3, 2e-3)
+
+
+def operations_of_an_sm():
+    small, done, first = Buffer("S", (1, 1), np.float32), Barrier("done", 1), Tile("S", 0)
+    into = Product("S", 0, {}, lambda: np.zeros((1, 1)), 2, 1, (small, first))
+    machine = sm.SM(strict=False)
+    machine.run({"program": (it for it in [Commit(done), Wait(done, 0)])})
+    assert machine.races == [], "after a commit of no product, the barrier completes at once"
+    for _ in "12":  # the second time, the buffer holds the tile of the first
+        machine.run({"program": (it for it in [into, Take(first, small)])})
+    assert ["is on its way" in race for race in machine.races] == [True, True]
+    machine = sm.SM(issue=100)
+    machine.run({"program": (it for it in [Product("S", 0, {}, int, 2, 1)])})
+    assert machine.events[-1].end == 101, "instructions are issued at once"
+
+
+def hopper_schedule():
+    test_schedule.test_query_heads_of_one_key_head_stay_together()
+    test_schedule.test_longer_tiles_come_first_among_heads_that_share_the_cache()
+    test_schedule.test_the_shortest_tiles_come_after_those_of_all_heads()
+    for problem in (2, 6, 2, 300, 700, True, 7), (3, 2, 1, 640, 640, False, 132), (1, 9, 9, 8192, 8192, True, 32):
+        test_schedule.test_each_tile_is_in_the_list_of_one_program(problem, 128, schedule.table)
+        test_schedule.test_no_program_is_later_than_the_mean_plus_one_tile(problem)
+    test_schedule.test_equal_tiles_go_round(False, 1000)
+    test_schedule.test_the_busiest_program_has_little_more_than_the_mean(20, 3333)
+    for causal in False, True:
+        test_schedule.test_blocks_are_those_that_some_row_sees(128, 128, causal)
+    _, starts = schedule.schedule(np.zeros((3, 4)), np.array([8, 1, 1]), 1, parts=5)  # the first takes up four parts
+    assert (np.diff(starts) > 0).all(), "no work"
+    windows = [(kernel_masks.window(*ends), *ends) for ends in ((130, 0), (60, 50), (5, 70))]
+    for mask, left, right in windows:
+        problem = test_schedule.problem_of(1, 1, 1, 300, 800, False)._replace(mask=mask)
+        met = schedule.blocks(np.arange(3), 128, 128, problem)
+        assert met.max() <= (left + right + 127) // 128 + 2, "blocks that no row sees"
+    for mask in kernel_masks.full(), kernel_masks.causal():
+        test_schedule.test_each_score_that_the_mask_leaves_is_taken_in_once("forward", 192, mask, lambda _: LENGTHS)
+    for _, left, right in windows:
+        for Br in 128, 192:
+            test_schedule.test_each_score_that_a_window_leaves_is_taken_in_once(left, right, Br, lambda _: LENGTHS[:2])
+    test_schedule.test_each_score_that_a_rule_shows_is_taken_in_once(200, 333, 128)
+    ids = torch.arange(333) // 150
+    assert_forward_takes_in(ids[:, None] == ids, kernel_masks.documents(ids), 128)
