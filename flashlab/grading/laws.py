@@ -16,9 +16,7 @@ HIDDEN = (
 )
 
 REPLACED = "the numbers are right, but a NaN that is seen was replaced: only hidden scores become −∞."
-STILL_THERE = (
-    "the numbers are right, but a hidden score that is NaN stays NaN. Put −∞ in its place, with np.where."
-)
+STILL_THERE = "the numbers are right, but a hidden score that is NaN stays NaN. Put −∞ in its place, with np.where."
 
 ADDED = (
     "a small number was added to the denominator or under the logarithm, it seems. float32 may hide its effect, but in "
