@@ -12,6 +12,7 @@ class Recorded(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, *inputs):
+        """Return O, lse and the rest of lse. inputs: q, k, v, sinks, the tensors of scores, the plan, training."""
         *tensors, plan, training = inputs
         output = forward(*tensors[:3], plan, training)
         Recorded.save(ctx, inputs, output)
@@ -19,6 +20,7 @@ class Recorded(torch.autograd.Function):
 
     @staticmethod
     def save(ctx, inputs, output):
+        """Keep what the backward pass reads."""
         *tensors, ctx.plan, _ = inputs
         # Masks and score functions read their tensors again in the backward pass; autograd raises if they changed.
         ctx.save_for_backward(*output, *tensors, *ctx.plan.problem.mask.tensors)
@@ -28,10 +30,12 @@ class Recorded(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, do, dlse, _):
+        """Return the gradient of each input."""
         return differentiate_once(_gradients, ctx, do, dlse)
 
     @staticmethod
     def jvp(ctx, *tangents):
+        """Raise NotImplementedError."""
         raise NotImplementedError("flash_attention has no forward-mode derivative: use torch.func.grad or autograd")
 
 
@@ -42,11 +46,13 @@ class Transformed(Recorded):
 
     @staticmethod
     def forward(*inputs):
+        """Return what ``Recorded.forward`` does."""
         *tensors, plan, training = inputs
         return forward(*tensors[:3], plan, training)
 
     @staticmethod
     def vmap(info, in_dims, *inputs):
+        """Raise NotImplementedError."""
         raise NotImplementedError("flash_attention has no rule for torch.func.vmap: use its dimensions B and H instead")
 
 

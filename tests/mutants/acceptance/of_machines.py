@@ -17,7 +17,7 @@ from tests.kernels import test_schedule
 from tests.machine import test_ranks
 from tests.reference import test_next_machine, test_pipeline, test_ring, test_roles
 from tests.reference.test_tiling import ADVERSARIAL
-from tests.tools.taken_in import assert_forward_takes_in
+from tests.tools.taken_in import assert_forward_takes_in, in_window
 
 HEAD = data.captured("alice").head()  # Q K V [512, 32]
 SHORT = HEAD[0][:256], *HEAD[1:]
@@ -148,5 +148,5 @@ def hopper_schedule():
         for Br in 128, 192:
             test_schedule.test_each_score_that_a_window_leaves_is_taken_in_once(left, right, Br, lambda _: LENGTHS[:2])
     test_schedule.test_each_score_that_a_rule_shows_is_taken_in_once(200, 333, 128)
-    ids = torch.arange(333) // 150
-    assert_forward_takes_in(ids[:, None] == ids, kernel_masks.documents(ids), 128)
+    ids, near = torch.arange(333) // 150, kernel_masks.window(40, 1)
+    assert_forward_takes_in((ids[:, None] == ids) & in_window(near, 333, 333), kernel_masks.documents(ids) & near, 128)
