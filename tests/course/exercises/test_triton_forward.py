@@ -6,11 +6,8 @@ import pytest
 from flashlab.course.check import check, edited
 from flashlab.course.exercises import triton_forward
 from flashlab.course.exercises.triton_forward.loop_bounds import kinds_of_tiles
-from flashlab.kernels import tl, triton
+from flashlab.kernels import INTERPRETED, tl, triton
 from tests.course.exercises import right
-
-NAMES = [f"triton_forward.{name}" for name in ("bounds", "update", "forward")]
-
 
 # bounds
 
@@ -112,7 +109,11 @@ def forward_in_base_2(Q, K, V, O, lse, Nq, Nk, scale, d: tl.constexpr, Br: tl.co
 @triton.jit
 def forward_in_two_loops(Q, K, V, O, lse, Nq, Nk, scale, d: tl.constexpr, Br: tl.constexpr, Bc: tl.constexpr,
                          causal: tl.constexpr):  # fmt: skip
-    """Calls other kernels, and keeps the maximum finite instead of guarding it."""
+    """Calls other kernels, and keeps the maximum finite instead of guarding it.
+
+    The ``where`` of the first loop hides nothing. Without it a GPU fuses the product by ``scale`` with the difference
+    S - m, and rounds once where m was rounded twice: near 1e11 that is off by thousands.
+    """
     start = tl.program_id(0) * Br
     rows = start + tl.arange(0, Br)
     Q_i = load_rows(Q, rows, Nq, d)
@@ -123,7 +124,7 @@ def forward_in_two_loops(Q, K, V, O, lse, Nq, Nk, scale, d: tl.constexpr, Br: tl
         unmasked, seen = Nk // Bc * Bc, Nk
     for j in range(0, unmasked, Bc):
         keys = j + tl.arange(0, Bc)
-        S_ij = tl.dot(Q_i, load_rows(K, keys, Nk, d).T) * scale
+        S_ij = tl.where(keys[None, :] >= 0, tl.dot(Q_i, load_rows(K, keys, Nk, d).T) * scale, 0)
         m_i, l_i, O_i = take_in(m_i, l_i, O_i, S_ij, load_rows(V, keys, Nk, d))
     for j in range(unmasked, seen, Bc):
         keys = j + tl.arange(0, Bc)
@@ -195,6 +196,7 @@ def test_kinds_of_tiles_by_hand():
     assert np.array_equal(kinds, [[1, 2, 0], [1, 1, 2]])
 
 
+@pytest.mark.skipif(not INTERPRETED, reason="a GPU counts nothing")
 @pytest.mark.exhaustive
 def test_for_a_kernel_that_reads_keys_twice_the_check_names_the_bytes(capsys):
     check("triton_forward.forward", forward_reading_k_twice)
