@@ -3,7 +3,6 @@
 The laws count in the interpreter; on a GPU they count nothing and accept every attempt.
 """
 
-import itertools
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -61,8 +60,11 @@ def moved(kind: str, programs: Iterable[Iterable[Event]]) -> int:
     return sum(event.nbytes for program in programs for event in program if event.kind == kind)
 
 
-def wrong_stores(programs, expected):
-    """Return a sentence if programs stored more than ``expected`` bytes, or one stored another tile than its own."""
+def wrong_stores(programs, expected, in_order=False):
+    """Return a sentence if programs stored more than ``expected`` bytes, or one did not store a tile of its own.
+
+    in_order: program i has tile i. Otherwise any order will do. None if nothing is wrong.
+    """
     stored = moved("store", programs)
     if stored > expected:
         return (
@@ -70,35 +72,26 @@ def wrong_stores(programs, expected):
             "stored once, by the program that computes it. On a GPU programs run side by side, and any of them "
             "may store last."
         )
-    number = _wrong_owner(programs)
-    if number is not None:
+    places, sizes = zip(*map(_stored, programs), strict=True) if programs else ((), ())
+    shorter = [number for number, size in enumerate(sizes) if size < max(sizes)]
+    if 0 in sizes or len(shorter) > 1:
         return (
-            f"the numbers are right, but program {number} does not compute tile {number}: tl.program_id(0) says which "
-            "tile is a program's own, and each program computes one."
+            "the numbers are right, but programs do not share the work: tl.program_id(0) says which tile is a "
+            "program's own, and each program computes one."
         )
+    if in_order and (list(places) != sorted(places) or shorter not in ([], [len(sizes) - 1])):
+        return "the numbers are right, but the programs are not in the order of their tiles: program i has tile i."
     return None
 
 
-def _wrong_owner(programs):
-    """Return the first program whose stores do not follow those of the one before, or are not as many; or None.
-
-    The last program may store fewer elements.
-    """
-    tiles = []  # of each program: the names of its outputs, where it begins in each, and the bytes that it stores
-    for program in programs:
-        places = {}
-        for event in program:
-            if event.kind == "store":
-                begins = tuple(part.start for part in event.region)
-                first, nbytes = places.get(event.name, (begins, 0))
-                places[event.name] = min(first, begins), nbytes + event.nbytes
-        tiles.append(places)
-    for number, (before, tile) in enumerate(itertools.pairwise(tiles), 1):
-        for name in {**before, **tile}:
-            (begins, nbytes), (next_begins, more) = before.get(name, ((), 0)), tile.get(name, ((), 0))
-            if begins >= next_begins or more > nbytes or more < nbytes and number < len(tiles) - 1:
-                return number
-    return None
+def _stored(program):
+    """Return where a program begins in each of its outputs, and the bytes that it stores."""
+    begins = {}
+    for event in program:
+        if event.kind == "store":
+            place = [part.start for part in event.region]
+            begins[event.name] = min(place, begins.get(event.name, place))
+    return sorted(begins.items()), moved("store", [program])
 
 
 def loads_at_most(loads: Callable[..., int], before: str, stores: Callable[..., int]) -> Callable:

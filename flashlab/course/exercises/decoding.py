@@ -276,7 +276,7 @@ def _combined(O_s, lse_s, Bs=None, width=None):
 def _own_row(programs, O_s, lse_s, *blocks):
     """Law: program i stores row i."""
     _, rows, dv = O_s.shape
-    return wrong_stores(programs, 4 * rows * (dv + 1))
+    return wrong_stores(programs, 4 * rows * (dv + 1), in_order=True)
 
 
 def _parts_of_rows(*lse_s):

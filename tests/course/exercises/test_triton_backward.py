@@ -6,7 +6,9 @@ import pytest
 from flashlab.course import data
 from flashlab.course.exercises import triton_backward
 from flashlab.course.exercises.triton_backward.queries import query_gradients_one_head
+from flashlab.course.registry import find
 from flashlab.grading.exercise import edited
+from flashlab.grading.verdict import first_failure
 from flashlab.kernels import INTERPRETED, tl, triton
 from flashlab.reference import masks, recomputation
 from flashlab.reference.attention import attention, attention_backward
@@ -86,6 +88,20 @@ RIGHT = {
 }
 
 test_right_answers_pass = pytest.mark.exhaustive(right.all_pass(RIGHT))
+
+
+@triton.jit
+def delta_by_program_0(O, dO, delta, N, dv, Br: tl.constexpr, width: tl.constexpr):
+    columns = tl.arange(0, width)
+    for row in range(0, tl.where(tl.program_id(0) == 0, N, 0)):
+        at = row * dv + columns
+        x = tl.load(O + at, columns < dv, 0).to(tl.float32) * tl.load(dO + at, columns < dv, 0)
+        tl.store(delta + row, tl.sum(x, 0))
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="a GPU counts nothing")
+def test_programs_that_do_not_share_the_work_are_found():
+    assert "do not share the work" in str(first_failure(find("triton_backward.delta"), delta_by_program_0))
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="a GPU multiplies float32 in TF32")

@@ -43,7 +43,7 @@ def _launch_online(kernel, x, Br=2, Bc=BLOCK):
 def _one_reading(programs, x, Bc=None):
     if moved("load", programs) > x.nbytes:
         return "the numbers are right, but a row was read more than once: it fits into its block, so keep it there."
-    return wrong_stores(programs, x.nbytes)
+    return wrong_stores(programs, x.nbytes, in_order=True)
 
 
 def _two_readings(programs, x, Br=2, Bc=BLOCK):
@@ -52,7 +52,7 @@ def _two_readings(programs, x, Br=2, Bc=BLOCK):
             "the numbers are right, but rows were read more than twice: the online softmax finds m and l in one "
             "reading, and the weights are written in the second."
         )
-    return wrong_stores(programs, x.nbytes)
+    return wrong_stores(programs, x.nbytes, in_order=True)
 
 
 def _softmax(x, *tile):
