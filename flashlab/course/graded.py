@@ -1,4 +1,4 @@
-"""The exercises to grade, and for each a question to its learner, whose code answers it: see ``docs/teach.md``."""
+"""The exercises to grade, each with a question about the learner's own answer: the lists of ``docs/teach.md``."""
 
 from typing import NamedTuple
 

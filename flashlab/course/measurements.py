@@ -52,7 +52,7 @@ class Row(NamedTuple):
 def since(version: str) -> str:
     """Return the day on which the kernels of a version changed last; "" for a rival."""
     check_choice("version", version, (*BY_NAME, *DISTRIBUTED.values()))
-    if version not in BY_NAME:  # for several GPUs: each runs the kernels of a version for one
+    if version not in BY_NAME:  # for several GPUs, each of which runs the kernels of a version for one GPU
         version = HOPPER if version.startswith("flashlab") else "SDPA cuDNN"
     return BY_NAME[version].since
 
@@ -170,7 +170,7 @@ def read_training(report: dict) -> Iterator[tuple[Call, str, dict, float]]:
     yield call, NAMES["flash"], {}, 1e3 * report["flash"]["ms"]
 
 
-READERS: dict[str, Reader] = {  # of two that have a call, measured on one day, ``which`` takes the last
+READERS: dict[str, Reader] = {  # if two have a call, measured on the same day, ``which`` takes the later in this list
     "h200_recomputation": read_training, "h200_attention": read_turns, "h200_choice": read_columns,
     "h200_float8": read_turns, "h200_float8_hopper_causal": read_turns, "h200_float8_hopper": read_turns,
     "h200_ring_before": partial(read_ring, groups=[4]), "h200_ring": partial(read_ring, groups=[1, 2]),

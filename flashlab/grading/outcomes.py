@@ -104,9 +104,13 @@ def launches(exercise: Exercise, attempt: Callable) -> Iterator[str]:
     yield to_json()
 
 
-@mock.patch.dict(os.environ, UNFUSED)
 def outcome_of(exercise: Exercise, function: Callable, args: tuple, laws: bool = True) -> Outcome:
     """Run a function, or the launch of a kernel, on copies of the arguments; with ``laws``, look for a broken law."""
+    with nullcontext() if exercise.launch is None else mock.patch.dict(os.environ, UNFUSED):
+        return _outcome_of(exercise, function, args, laws)
+
+
+def _outcome_of(exercise, function, args, laws):
     copies = copy.deepcopy(args)
     try:
         with _programs_noted(exercise, laws) as programs:

@@ -13,18 +13,20 @@ import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from unittest import mock
 
 import numpy as np
 import torch
 
-from flashlab.kernels import DEVICE, flash_attention, flash_attention_packed, masks, scores, tl, triton
+from flashlab.kernels import DEVICE, configurations, flash_attention, flash_attention_packed, masks, scores, tl, triton
 from flashlab.kernels import dropout as dropping
 from flashlab.kernels.attention_float8 import flash_attention_float8
-from flashlab.kernels.decode import Cache, PagedCache, decode, dequantise, quantise
+from flashlab.kernels.decode import Cache, PagedCache, decode, dequantise, operator, quantise, tiles
 from flashlab.kernels.linear_attention import linear_attention
 from flashlab.kernels.shared_prefix import Prefix, decode_shared
 from tests.kernels import written_out
 from tests.kernels.drawn_reference import Case, Mask, Step, compare, in_numpy, results_of
+from tests.kernels.implementations import choose_anew
 from tests.kernels.in_eight_bits import in_eight_bits, widened
 from tests.kernels.inputs import laid_out
 from tests.tools.bounds import assert_as_exact_as_plain
@@ -58,6 +60,20 @@ class Own:
     check: Callable
     name: str = ""
     tile: tuple = ()
+
+
+def hold_in_tiles(case):
+    """Compare the results of a call in the interpreter, with kernels in the tiles of the case."""
+    Br, Bc = case.tile
+    choice = configurations.INTERPRETED._replace(Br=Br, Bc=Bc)
+    launch = tiles.Launch(16, min(Bc, 64), 4, 1, 1)
+    of_decode = mock.patch.object(operator, "launch_for", lambda *_: launch)
+    choose_anew()
+    try:
+        with mock.patch.object(configurations, "INTERPRETED", choice), of_decode:
+            hold(case)
+    finally:
+        choose_anew()
 
 
 def hold(case):

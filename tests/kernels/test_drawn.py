@@ -7,15 +7,12 @@ a thousand others, in about 5 minutes.
 
 import sys
 import traceback
-from unittest import mock
 
 import numpy as np
 import pytest
 
-from flashlab.kernels import INTERPRETED, configurations
-from flashlab.kernels.decode import operator, tiles
-from tests.kernels.drawn_cases import causal, draw, hold, padding, pattern, window
-from tests.kernels.implementations import choose_anew
+from flashlab.kernels import INTERPRETED
+from tests.kernels.drawn_cases import causal, draw, hold_in_tiles, padding, pattern, window
 from tests.tools.long import long
 
 pytestmark = pytest.mark.skipif(not INTERPRETED, reason="on a GPU nearly every call would compile kernels")
@@ -43,17 +40,7 @@ CHOSEN = [
 
 def run(number, **fixed):
     """Draw the call with this number and these choices, and compare its results with plain attention."""
-    case = draw(number, rare=number not in REVEALING, **fixed)
-    Br, Bc = case.tile
-    choice = configurations.INTERPRETED._replace(Br=Br, Bc=Bc)
-    launch = tiles.Launch(16, min(Bc, 64), 4, 1, 1)
-    of_decode = mock.patch.object(operator, "launch_for", lambda *_: launch)
-    choose_anew()
-    try:
-        with mock.patch.object(configurations, "INTERPRETED", choice), of_decode:
-            hold(case)
-    finally:
-        choose_anew()
+    hold_in_tiles(draw(number, rare=number not in REVEALING, **fixed))
 
 
 def wrong(numbers):

@@ -45,7 +45,7 @@ def accepted(place, wrong):
 
 
 def replace(patch, place, wrong):
-    """Give a function the code of the wrong one, whoever holds it; replace a kernel in all modules that have it."""
+    """Give a function the code of the wrong one, wherever it is used; replace a kernel in all modules that have it."""
     name, right = place.function, place.right
     if hasattr(right, "fn"):
         for owner in [it for path, it in sys.modules.items() if path.startswith("flashlab.")]:

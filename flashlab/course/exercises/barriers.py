@@ -206,7 +206,7 @@ def _each_once(program, Q, K, V, stages):
 
 
 def _operations(program, Q, K, V, stages):
-    """Return what the consumers yield, sorted: by the kind of operation, (consumer, block or barrier, cycles)."""
+    """Return the operations of the consumers, by kind: sorted tuples of consumer, block or barrier, and cycles."""
     found = defaultdict(list)
 
     def noted(pipe, w):

@@ -274,7 +274,7 @@ columns = Question(
 
 
 def visiting_order(program, T, causal):
-    """Return the tiles of queries that a program visits, in order: up from its own, and without a mask on from 0."""
+    """Return the tiles of queries that a program visits, in order: from its own up and, without a mask, from 0 on."""
     return (program + np.arange(T - program if causal else T)) % T
 
 

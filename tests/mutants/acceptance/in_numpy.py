@@ -4,24 +4,22 @@ from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
-import torch
 
-from flashlab.models import plain
 from flashlab.reference import dropout, eight_bits, masks, scores, tiling
+from tests.models import test_plain
 from tests.reference import (
     test_dropout,
     test_eight_bits,
     test_linear_attention,
     test_masks,
     test_next_machine,
-    test_pipeline,
     test_recomputation,
     test_scores,
     test_tiling,
 )
 
 
-def given(test, *values):
+def call_with(test, *values):
     """Call a test of hypothesis with these values in place of drawn ones."""
     test.hypothesis.inner_test(*values)
 
@@ -32,10 +30,7 @@ def tiled_forward():
 
 
 def torch_forward():
-    """tests/models has this check as a test."""
-    for inputs, mask in test_tiling.ADVERSARIAL.values():
-        O, lse = plain.tiled(*(torch.from_numpy(x.copy()) for x in inputs), 5, 16, causal=mask == masks.causal())
-        test_pipeline.assert_exact(SimpleNamespace(O=O.numpy(), lse=lse.numpy()), *inputs, mask)
+    test_plain.test_tiled_equals_the_oracle()
 
 
 def masked_forward():
@@ -47,7 +42,7 @@ def masked_forward():
                      masks.prefix(5), masks.window(2) & own, own | masks.sinks(2)):  # fmt: skip
             drawn = SimpleNamespace(draw=lambda _, mask=mask: mask)
             for B in (1, 3):
-                given(test_masks.test_bounds_tiles_and_pairs_follow_from_visible, drawn, Nq, Nk, B, B)
+                call_with(test_masks.test_bounds_tiles_and_pairs_follow_from_visible, drawn, Nq, Nk, B, B)
 
 
 def tiled_backward():
@@ -80,9 +75,9 @@ def tiled_traffic():
     sizes = (8, 8, masks.full()), (7, 13, masks.full()), (9, 9, masks.causal()), (10, 5, masks.causal())
     for Nq, Nk, mask in sizes:
         for order in tiling.fa1_forward, tiling.fa2_forward:
-            given(test_tiling.test_counted_bytes_equal_the_closed_form, order, Nq, Nk, 4, 4, mask, np.float32)
+            call_with(test_tiling.test_counted_bytes_equal_the_closed_form, order, Nq, Nk, 4, 4, mask, np.float32)
         test = test_recomputation.test_tiles_of_any_size_give_the_same_gradients_and_the_predicted_bill
-        given(test, Nq, Nk, 4, 4, mask, 0)
+        call_with(test, Nq, Nk, 4, 4, mask, 0)
 
 
 def in_eight_bits():
@@ -117,12 +112,12 @@ def in_eight_bits():
 def linear_chunks():
     for (N, C), decay in product([(1, 8), (12, 4), (13, 4), (37, 37)], test_linear_attention.DECAYS):
         test_linear_attention.test_chunked_is_the_definition(N, C, decay)
-    given(test_linear_attention.test_merge_is_associative_with_an_identity, 3, 4, 5, 0.7, 0)
+    call_with(test_linear_attention.test_merge_is_associative_with_an_identity, 3, 4, 5, 0.7, 0)
 
 
 def late_maximum():
     for threshold in 0.0, 8.0:
-        given(test_next_machine.test_any_threshold_is_exact, 0, threshold, 5.0)
+        call_with(test_next_machine.test_any_threshold_is_exact, 0, threshold, 5.0)
     state, _ = test_next_machine.fold(np.array([[-30.0, -25.0]]), np.ones((2, 1)), 1, 8.0)
     assert state.m == -30, "a rise of 5 natural units is 7.2 of log2: m stays"
 

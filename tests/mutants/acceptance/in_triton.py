@@ -1,18 +1,14 @@
 """The checks that kernels must pass: drawn calls in tiles of 16 x 16, the smallest ones, and tests of tests/kernels."""
 
 from itertools import count
-from unittest import mock
 
 import numpy as np
 import torch
 
-from flashlab.kernels import configurations, masks
-from flashlab.kernels.decode import operator, tiles
+from flashlab.kernels import masks
 from tests.kernels import test_decode, test_float8, test_interpreter, test_linear_attention, test_masks, test_scores
-from tests.kernels.drawn_cases import causal, documents, draw, first, full, hold, padding, pattern, window
-from tests.kernels.test_drawn import choose_anew
+from tests.kernels.drawn_cases import causal, documents, draw, first, full, hold_in_tiles, padding, pattern, window
 
-LAUNCH = tiles.Launch(16, 16, 4, 1, 1)
 SMALL = {  # the choices of a drawn call, unless a check makes others
     "form": "dense", "dtype": torch.float32, "kernel": "portable", "tile": (16, 16), "B": 1, "heads": (2, 1),
     "Nq": 20, "Nk": 45, "d": 8, "dv": 8, "layout": "plain", "factor": 1.0, "scale": None, "mask": causal(),
@@ -25,15 +21,7 @@ def right(steps=(), **choices):
     """Draw the first call with these choices, and score functions whose names begin like this; compare its results."""
     choices = SMALL | {"steps": len(steps)} | choices
     drawn = (draw(n, **choices) for n in count())
-    case = next(it for it in drawn if all(map(str.startswith, [step.name for step in it.steps], steps)))
-    small = configurations.INTERPRETED._replace(Br=16, Bc=16)
-    launch = mock.patch.object(operator, "launch_for", lambda *_: LAUNCH)
-    choose_anew()
-    try:
-        with mock.patch.object(configurations, "INTERPRETED", small), launch:
-            hold(case)
-    finally:
-        choose_anew()
+    hold_in_tiles(next(it for it in drawn if all(map(str.startswith, [step.name for step in it.steps], steps))))
 
 
 def kernel_forward():

@@ -1,4 +1,4 @@
-"""Edits of the second rung, and questions on what four of them cause; the lesson tells it of the fifth."""
+"""Edits of the second rung, and questions on four of them. The lesson says what the fifth causes."""
 
 from collections.abc import Iterator
 from unittest import mock

@@ -137,7 +137,7 @@ def exact(Q, K, V, causal, stages_of_V=2) -> Attended:
 
 
 def case(property: str, Nq: int, Nk: int, causal: bool = False, stages_of_V: int = 2, d: int = 64) -> Case:
-    """Return a case with queries, keys and values of these lengths and width, and with so many stages for V."""
+    """Return a case with queries, keys and values of these lengths and width, and with this number of stages for V."""
     return Case(property, (*_tensors(np.random.default_rng(Nk), Nq, Nk, d), causal, stages_of_V))
 
 
