@@ -1,6 +1,6 @@
 """The exercises on block_size."""
 
-from flashlab.grading.draws import whole
+from flashlab.grading.draws import LARGEST, whole
 from flashlab.grading.exercise import Case, Exercise, Mistake, Question
 from flashlab.reference import block_size
 
@@ -102,9 +102,10 @@ def widest(sram_bytes, d, step):
 def _draw_largest(rng, size):
     """Draw a memory for a tile of B below 4,096, of up to 64 MiB, with room to spare or not."""
     d, step = whole(rng, size, 256), whole(rng, size, 64)
-    B = step * int(rng.choice([rng.integers(0, size + 1), min(whole(rng, size, 1000), 4000 // step)]))
-    least, most = max(1, _bytes(B, d)), _bytes(B + step, d) - 1
-    return int(rng.choice([least, most, rng.integers(least, most + 1)])), d, step
+    most = 400 * min(size, LARGEST) // step
+    B = step * int(rng.choice([rng.integers(0, size + 1), rng.integers(0, most + 1)]))
+    fits, too_few = max(1, _bytes(B, d)), _bytes(B + step, d)
+    return int(rng.choice([fits, too_few - 1, rng.integers(fits, too_few)])), d, step
 
 
 def _bytes(B, d):

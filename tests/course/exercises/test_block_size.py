@@ -1,7 +1,7 @@
 """block_size: right solutions pass however they are written."""
 
 import math
-from itertools import takewhile
+from itertools import count, takewhile
 
 from flashlab.course.registry import find
 from flashlab.reference import block_size
@@ -53,11 +53,12 @@ def bytes_of(B, d):
 
 
 def largest_by_counting_down(sram_bytes, d, step):
-    return next(B for B in range(1024 * step, -1, -step) if B == 0 or bytes_of(B, d) <= sram_bytes)
+    bound = math.isqrt(sram_bytes // 4) // step * step  # the scores alone fill the memory
+    return next(B for B in range(bound, -1, -step) if B == 0 or bytes_of(B, d) <= sram_bytes)
 
 
 def largest_by_filter(sram_bytes, d, step):
-    return max(takewhile(lambda B: bytes_of(B, d) <= sram_bytes, range(step, 4096, step)), default=0)
+    return max(takewhile(lambda B: bytes_of(B, d) <= sram_bytes, count(step, step)), default=0)
 
 
 def largest_by_root(sram_bytes, d, step):

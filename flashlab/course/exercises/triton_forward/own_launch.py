@@ -23,10 +23,21 @@ def attention_of_one_head(kernel, Q, K, V, causal):
     return O, lse
 
 
+NO_DEVICE = torch.device("meta")  # of a tensor that is made without a device: it holds no numbers
+with NO_DEVICE:
+    torch.empty(0)  # torch notes its functions that make tensors now, before a check replaces them
+
+
 def _launch(attempt, Q, K, V, causal, gap):
     """Call a learner's wrapper with tensors whose rows lie d + ``gap`` elements apart, and the course's kernel."""
     Q, K, V = (torch.from_numpy(np.pad(X, ((0, 0), (0, gap)))).to(DEVICE)[:, : X.shape[1]] for X in (Q, K, V))
-    O, lse = attempt(attention_one_head, Q, K, V, causal)
+    try:
+        with NO_DEVICE:
+            O, lse = attempt(attention_one_head, Q, K, V, causal)
+    except NotImplementedError as error:
+        if "meta tensor" in str(error):
+            raise ValueError("a new tensor is not on the device of Q: make it with device=Q.device.") from None
+        raise
     for name, tensor, shape in (("O", O, Q.shape), ("lse", lse, Q.shape[:1])):
         if not isinstance(tensor, torch.Tensor) or tensor.dtype != torch.float32 or tensor.shape != shape:
             found = (
