@@ -245,16 +245,22 @@ def _is_stub(exercise, attempt, waiting):
 
 
 def _refused(name, exercise, attempt, patience):
-    """Return the objection of a GPU's compiler to a kernel that is right in the interpreter; "" if it has none."""
-    if type(attempt).__name__ != "InterpretedFunction":
+    """Return the objection of a GPU's compiler to a kernel that is right in an interpreter; "" if it has none."""
+    if not exercise.rung and type(attempt).__name__ != "InterpretedFunction":
         return ""
     from flashlab.kernels import compiles  # imported here, since it needs Triton
 
     with _Waiting(name, 0) as waiting:
         if COMPILES > SLOW:
             waiting.say("right in the interpreter; now it is compiled for a GPU")
-        run = forked.run(partial(outcomes.launches, exercise, attempt), patience)
-        reason = compiles.refusal(run.values[0]) if run.values else None
+        if exercise.rung:
+            try:
+                noted = [compiles.in_rung(*exercise.rung, self_contained.source_of(attempt))]
+            except self_contained.NotSelfContained:
+                noted = []
+        else:
+            noted = forked.run(partial(outcomes.launches, exercise, attempt), patience).values
+        reason = compiles.refusal(noted[0]) if noted else None
     return f"But for a GPU it does not compile: {reason}" if reason else ""
 
 

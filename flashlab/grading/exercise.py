@@ -81,6 +81,7 @@ class Exercise:
     level: int = 1  # 1 (a line) to 3 (a kernel)
     minutes: int = 5
     launch: Callable | None = None  # launch(kernel, *args): runs a kernel on a case's arguments
+    rung: tuple[str, str] | None = None  # a module and its function in whose place a GPU's compiler gets the attempt
     exact: Callable | None = None  # where the reference is a kernel: the same in numpy, for any dtype
     laws: tuple[Callable[..., str | Broken | None], ...] = ()  # law(attempt, *args): a sentence if it is broken
     moves: tuple[Callable[..., str | None], ...] = ()  # law(programs, *args): of the loads and stores of the run itself

@@ -1,11 +1,13 @@
-"""Ask Triton's compiler for its objection to a kernel that is right in Triton's interpreter. No GPU is needed.
+"""Ask Triton's compiler for its objection to a kernel that is right in an interpreter. No GPU is needed.
 
-The interpreter accepts code that a GPU does not: a scalar that becomes a block inside a loop, a global that is no
-``tl.constexpr``, ``break``. ``launches`` records launches of kernels as text, with both values of every flag;
-``refusal`` compiles that text for compute capability 8.0 and 9.0, in a process with a compiler. That process runs this
-file by its path: without the package's torch it starts in a third of the time.
+The interpreters accept code that a GPU does not: a scalar that becomes a block inside a loop, a global that is no
+``tl.constexpr``, ``break``, layouts that do not match. ``launches`` records launches of kernels in Triton as text, with
+both values of every flag, and ``in_rung`` a function in Gluon that takes the place of one of a rung. ``refusal``
+compiles that text, Triton for compute capability 8.0 and 9.0, Gluon for 9.0, in a process with a compiler. That process
+runs this file by its path: without the package's torch it starts in a third of the time.
 """
 
+import importlib
 import inspect
 import json
 import linecache
@@ -48,9 +50,14 @@ def launches() -> Iterator[Callable[[], str]]:
         yield as_json
 
 
+def in_rung(rung: str, name: str, source: str) -> str:
+    """Return as JSON: in this module, the last function of ``source`` takes the place of the function ``name``."""
+    return json.dumps([{"rung": rung, "name": name, "text": source}])
+
+
 @cache
 def refusal(noted: str) -> str | None:
-    """Return the compiler's objection to these launches, a sentence; None if there is none, or no compiler."""
+    """Return the compiler's objection to ``launches`` or ``in_rung``, a sentence; None: it has none, or is not here."""
     try:
         with tempfile.TemporaryDirectory() as folder:
             run = subprocess.run(
@@ -120,29 +127,68 @@ def _add_source(function, sources):
     sources[function.__name__] = "@triton.jit\n" + text[text.index("def ") :]  # the interpreter's copy has no decorator
 
 
-def _refused(launch):
-    """Return the compiler's objection to a launch, a sentence; None if it has none."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
+class Elsewhere:
+    """Stand in for the driver of a GPU with this compute capability, with what the compiler asks for."""
 
-    text, filename, names = launch["text"], "<attempt>", {"__name__": "attempt"}
+    def __init__(self, capability):
+        self.number = 10 * capability[0] + capability[1]
+
+    def get_current_device(self):
+        return self.number
+
+    def get_current_stream(self, device):
+        return None
+
+    def get_current_target(self):
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", self.number, 32)
+
+
+def _refused(noted):
+    """Return the compiler's objection to a launch, or to a rung, a sentence; None if it has none."""
+    text, filename, names = noted["text"], "<attempt>", {"__name__": "attempt"}
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     exec(compile(text, filename, "exec"), names)
+    try:
+        if "rung" in noted:
+            _compile_rung(noted["rung"], noted["name"], list(names.values())[-1])
+        else:
+            _compile_launch(noted, names)
+    except (OSError, ImportError):  # the compiler's installation is broken
+        return None
+    except Exception as error:
+        return _sentence(error)
+    return None
+
+
+def _compile_launch(launch, names):
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource, compile
+
     kernel = names[launch["name"]]
     constants = {
         (kernel.arg_names.index(name),): names[it["kernel"]] if "kernel" in it else it["value"]
         for name, it in launch["constants"].items()
     }
     for capability in CAPABILITIES:
-        try:
-            source = ASTSource(kernel, launch["signature"], constants)
-            triton.compile(source, target=GPUTarget("cuda", capability, 32))
-        except (OSError, ImportError):  # the compiler's installation is broken
-            return None
-        except Exception as error:
-            return _sentence(error)
-    return None
+        compile(ASTSource(kernel, launch["signature"], constants), target=GPUTarget("cuda", capability, 32))
+
+
+def _compile_rung(name, replaced, function):
+    """Compile a rung with another function in place of one of its own, with and without a causal mask."""
+    import torch
+    from triton.runtime import driver
+
+    def compile_only(kernel, grid, tensors, numbers, warps):
+        kernel.run(*tensors, *numbers, grid=grid, warmup=True, num_warps=warps)
+
+    driver.set_active(Elsewhere((9, 0)))
+    rung = importlib.import_module(name)
+    setattr(rung, replaced, function)
+    x = torch.empty(1, 1, 256, 64, dtype=torch.float16)  # [B, H, N, d]
+    for causal in (False, True):
+        rung.attend(x, x, x, causal, launch=compile_only)
 
 
 def _sentence(error):
@@ -160,9 +206,9 @@ def _sentence(error):
 
 
 def main() -> None:
-    """Read launches from standard input and print the first refusal, in one line."""
-    for launch in json.load(sys.stdin):
-        if reason := _refused(launch):
+    """Read what to compile from standard input and print the first refusal, in one line."""
+    for noted in json.load(sys.stdin):
+        if reason := _refused(noted):
             print(REFUSED, " ".join(reason.split()))
             return
 

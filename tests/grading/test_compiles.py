@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("flashlab.kernels")  # which needs Triton
 from flashlab.course.check import check  # noqa: E402
 from flashlab.course.registry import every, find  # noqa: E402
+from flashlab.course.self_contained import source_of  # noqa: E402
 from flashlab.grading import forked, outcomes  # noqa: E402
 from flashlab.grading.exercise import edited  # noqa: E402
 from flashlab.kernels import INTERPRETED, compiles, tl, triton  # noqa: E402
@@ -17,6 +18,7 @@ KERNELS = [
     name for name, it in every().items() if type(getattr(it, "reference", None)).__name__ == "InterpretedFunction"
 ]
 FULL = 'tl.full([Br], -float("inf"), tl.float32)'
+IN_RUNGS = [name for name, it in every().items() if getattr(it, "rung", None)]
 QUICK = {"first_triton_kernel.add"}
 REFUSED = {
     "a maximum that becomes a block": (FULL, '-float("inf")', "Loop-carried variable m_i has initial type fp32"),
@@ -44,6 +46,20 @@ def test_the_kernels_of_the_course_compile(name):
 def test_a_refusal_of_the_compiler_is_reported(what):
     old, new, message = REFUSED[what]
     assert message in refusal("triton_forward.forward", edited(find("triton_forward.forward").reference, old, new))
+
+
+def in_its_rung(name, attempt):
+    return compiles.refusal(compiles.in_rung(*find(name).rung, source_of(attempt)))
+
+
+@pytest.mark.parametrize("name", long_except([], IN_RUNGS))
+def test_the_functions_of_the_rungs_compile(name):
+    assert in_its_rung(name, find(name).reference) is None
+
+
+def test_layouts_that_do_not_match_are_reported():
+    attempt = edited(find("gluon.step").reference, "return m_i, l_i, O_i", "return m_i, l_i, O_i + 0 * l_i[:, None]")
+    assert "Layout mismatch" in in_its_rung("gluon.step", attempt)
 
 
 def test_a_choice_by_a_block_is_refused_before_a_compiler_is_asked():

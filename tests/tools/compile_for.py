@@ -17,33 +17,17 @@ from unittest import mock
 
 import torch
 import triton
-from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from flashlab.kernels import configurations, dependent_launch, masks, scores, tiles
 from flashlab.kernels import dropout as dropping
+from flashlab.kernels.compiles import Elsewhere
 from flashlab.kernels.packed import Texts
 from flashlab.kernels.portable import backward, forward, rows
 from flashlab.kernels.problem import Problem
 
 SHARED = {(7, 5): 64, (8, 0): 163, (8, 6): 99, (9, 0): 227, (12, 0): 99}  # KB a program may have at most
 BINARIES = Path(triton.__file__).parent / "backends/nvidia/bin"
-
-
-class Elsewhere:
-    """Stand in for the driver of a GPU with this compute capability, with what the compiler asks for."""
-
-    def __init__(self, capability):
-        self.number = 10 * capability[0] + capability[1]
-
-    def get_current_device(self):
-        return self.number
-
-    def get_current_stream(self, device):
-        return None
-
-    def get_current_target(self):
-        return GPUTarget("cuda", self.number, 32)
 
 
 def compiling(kernel, grid, tensors, numbers, *, warps, stages=1, early=False):

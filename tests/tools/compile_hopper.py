@@ -22,12 +22,12 @@ from triton.runtime import driver
 
 from flashlab.course.exercises.gluon.edits import EDITS
 from flashlab.kernels import masks, portable, scores
+from flashlab.kernels.compiles import Elsewhere
 from flashlab.kernels.configurations import Configuration, on_hopper
 from flashlab.kernels.hopper import forward
 from flashlab.kernels.hopper.rungs import one_consumer, persistent, two_consumers
 from flashlab.kernels.tables import ON_HOPPER
 from tests.tools.compile_for import (
-    Elsewhere,
     compiled_instead,
     compiling,
     output,

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import NamedTuple
 from unittest import mock
@@ -131,7 +132,13 @@ def reads_once_and_gives_back(events: dict[str, list[Event]]) -> str | None:
     return None
 
 
-def exact(Q, K, V, causal, stages_of_V=2) -> Attended:
+def in_place_of(rung: ModuleType, name: str) -> dict:
+    """Return the fields of an exercise whose attempts take the place of the function ``name`` of a rung."""
+    run = partial(attend, rung, name)
+    return {"launch": run, "rung": (rung.__name__, name), "exact": _exact, "draw": _draw, "draws": 6, "sways": True}
+
+
+def _exact(Q, K, V, causal, stages_of_V=2):
     """Compute the results of ``attend`` in numpy."""
     return Attended(*attention(Q, K, V, mask=masks.causal() if causal else None, return_lse=True))
 
@@ -141,7 +148,7 @@ def case(property: str, Nq: int, Nk: int, causal: bool = False, stages_of_V: int
     return Case(property, (*_tensors(np.random.default_rng(Nk), Nq, Nk, d), causal, stages_of_V))
 
 
-def draw(rng, size):
+def _draw(rng, size):
     """Draw one head of 64 or 128 columns, up to two tiles of queries and seven blocks, a mask, and the stages of V."""
     Nq, Nk = rng.integers(1, 25 * size + 1), rng.integers(1, 88 * size + 1)
     return *_tensors(rng, Nq, Nk, int(rng.choice([64, 128]))), bool(rng.integers(2)), int(rng.integers(2, 4))

@@ -1,13 +1,9 @@
 """The consumer takes in one block: ``step`` of the first rung."""
 
-from functools import partial
-
 from flashlab.course.exercises.gluon.in_a_rung import (
     arrives_before_the_softmax,
-    attend,
     case,
-    draw,
-    exact,
+    in_place_of,
     reads_once_and_gives_back,
     watched,
 )
@@ -21,8 +17,7 @@ KEPT = (
 
 step = Exercise(
     reference=one_consumer.step,
-    launch=partial(attend, one_consumer, "step"),
-    exact=exact,
+    **in_place_of(one_consumer, "step"),
     edges=(
         case("one block of keys", 128, 128),
         case("five blocks: stages are used again", 128, 640),
@@ -30,12 +25,9 @@ step = Exercise(
         case("a causal mask: the block on the diagonal", 128, 128, True),
         case("a causal mask, and queries that see no key", 128, 64, True),
     ),
-    draw=draw,
-    draws=6,
     laws=(
         watched(one_consumer, "step", arrives_before_the_softmax("K.empty", KEPT), reads_once_and_gives_back),
     ),
-    sways=True,
     level=2,
     minutes=15,
     hints=(

@@ -2,9 +2,8 @@
 
 import re
 from collections import defaultdict
-from functools import partial
 
-from flashlab.course.exercises.gluon.in_a_rung import attend, case, draw, exact, watched
+from flashlab.course.exercises.gluon.in_a_rung import case, in_place_of, watched
 from flashlab.grading.exercise import Exercise, Mistake
 from flashlab.kernels.hopper.rungs import one_consumer
 
@@ -39,18 +38,14 @@ def _in_order(events):
 
 fetch = Exercise(
     reference=one_consumer.fetch,
-    launch=partial(attend, one_consumer, "fetch"),
-    exact=exact,
+    **in_place_of(one_consumer, "fetch"),
     edges=(
         case("one block of keys: every stage is new", 128, 128),
         case("three blocks of 128 columns in two stages: one is used again", 128, 384, d=128),
         case("five blocks: one is used a third time", 128, 640),
         case("a ring of three stages for V, and of two for K", 128, 512, stages_of_V=3),
     ),
-    draw=draw,
-    draws=6,
     laws=(watched(one_consumer, "fetch", _in_order),),
-    sways=True,
     level=2,
     minutes=12,
     hints=(

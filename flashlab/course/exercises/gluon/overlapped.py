@@ -1,14 +1,11 @@
 """A step whose softmax runs beside a product: ``step`` of the second rung."""
 
 import re
-from functools import partial
 
 from flashlab.course.exercises.gluon.in_a_rung import (
     arrives_before_the_softmax,
-    attend,
     case,
-    draw,
-    exact,
+    in_place_of,
     is_product,
     reads_once_and_gives_back,
     watched,
@@ -62,8 +59,7 @@ def _letter(event):
 
 overlapped = Exercise(
     reference=two_consumers.step,
-    launch=partial(attend, two_consumers, "step"),
-    exact=exact,
+    **in_place_of(two_consumers, "step"),
     edges=(
         case("two blocks of keys: one step", 128, 256),
         case("five blocks: stages are used again", 128, 640),
@@ -71,8 +67,6 @@ overlapped = Exercise(
         case("a causal mask", 128, 256, True),
         case("a ring of three stages for V, and of two for K", 128, 640, stages_of_V=3),
     ),
-    draw=draw,
-    draws=6,
     laws=(
         watched(
             two_consumers,
@@ -84,7 +78,6 @@ overlapped = Exercise(
             reads_once_and_gives_back,
         ),
     ),
-    sways=True,
     level=3,
     minutes=20,
     hints=(
