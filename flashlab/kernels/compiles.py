@@ -7,7 +7,6 @@ compiles that text, Triton for compute capability 8.0 and 9.0, Gluon for 9.0, in
 runs this file by its path: without the package's torch it starts in a third of the time.
 """
 
-import importlib
 import inspect
 import json
 import linecache
@@ -52,7 +51,7 @@ def launches() -> Iterator[Callable[[], str]]:
 
 def in_rung(rung: str, name: str, source: str) -> str:
     """Return as JSON: in this module, the last function of ``source`` takes the place of the function ``name``."""
-    return json.dumps([{"rung": rung, "name": name, "text": source}])
+    return json.dumps([{"replaced": name, "text": f"import {rung} as rung\n\n{source}"}])
 
 
 @cache
@@ -151,8 +150,9 @@ def _refused(noted):
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     exec(compile(text, filename, "exec"), names)
     try:
-        if "rung" in noted:
-            _compile_rung(noted["rung"], noted["name"], list(names.values())[-1])
+        if "rung" in names:
+            setattr(names["rung"], noted["replaced"], list(names.values())[-1])
+            _compile_rung(names["rung"])
         else:
             _compile_launch(noted, names)
     except (OSError, ImportError):  # the compiler's installation is broken
@@ -175,8 +175,8 @@ def _compile_launch(launch, names):
         compile(ASTSource(kernel, launch["signature"], constants), target=GPUTarget("cuda", capability, 32))
 
 
-def _compile_rung(name, replaced, function):
-    """Compile a rung with another function in place of one of its own, with and without a causal mask."""
+def _compile_rung(rung):
+    """Compile a rung, with and without a causal mask."""
     import torch
     from triton.runtime import driver
 
@@ -184,8 +184,6 @@ def _compile_rung(name, replaced, function):
         kernel.run(*tensors, *numbers, grid=grid, warmup=True, num_warps=warps)
 
     driver.set_active(Elsewhere((9, 0)))
-    rung = importlib.import_module(name)
-    setattr(rung, replaced, function)
     x = torch.empty(1, 1, 256, 64, dtype=torch.float16)  # [B, H, N, d]
     for causal in (False, True):
         rung.attend(x, x, x, causal, launch=compile_only)

@@ -30,6 +30,12 @@ REFUSED = {
 }  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """Wait for the compiler, however busy the machine is."""
+    monkeypatch.setattr(compiles, "PATIENCE", 600)
+
+
 def refusal(name, attempt):
     run = forked.run(partial(outcomes.launches, find(name), attempt), 600)
     assert run.end == "", run.printed[-1]

@@ -25,7 +25,7 @@ def attention_of_one_head(kernel, Q, K, V, causal):
 
 NO_DEVICE = torch.device("meta")  # of a tensor that is made without a device: it holds no numbers
 with NO_DEVICE:
-    torch.empty(0)  # torch notes its functions that make tensors now, before a check replaces them
+    torch.empty(0, dtype=torch.float32)  # torch notes its functions that make tensors now, before a check replaces them
 
 
 def _launch(attempt, Q, K, V, causal, gap):
