@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from types import ModuleType
 
 from flashlab.kernels import linear_attention as kernel_linear
@@ -40,15 +41,9 @@ class Place:
         return f"{self.module.__name__.rpartition('.')[2]}.{self.function}"
 
     @property
-    def owner(self) -> object:
-        """Return the module or the class that has the function."""
-        owner = self.function.rpartition(".")[0]
-        return getattr(self.module, owner) if owner else self.module
-
-    @property
     def right(self) -> Callable:
         """Return the function, which is right."""
-        return getattr(self.owner, self.function.rpartition(".")[2])
+        return attrgetter(self.function)(self.module)
 
 
 def _of(checks, module, functions):

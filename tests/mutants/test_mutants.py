@@ -4,7 +4,6 @@ import inspect
 import random
 import sys
 
-import numpy as np
 import pytest
 
 from flashlab import kernels
@@ -14,19 +13,16 @@ from tests.mutants.mutator import compiled, mutants
 from tests.mutants.places import EQUIVALENT, PLACES
 from tests.tools.long import long_except
 
-pytestmark = pytest.mark.skipif(not kernels.INTERPRETED, reason="kernels are edited in the interpreter only")
+pytestmark = [
+    pytest.mark.skipif(not kernels.INTERPRETED, reason="kernels are edited in the interpreter only"),
+    pytest.mark.filterwarnings("ignore::RuntimeWarning"),
+]
 CHECKS = {check.__name__: check for it in [*PLACES, *MUTANTS] for check in it.checks}
 SLOW = {  # seconds each; tests/kernels has the same comparisons
     f"kernel_{what}" for what in ("backward", "decoding", "float8", "masks", "pieces", "rules", "scores")
 }
 SAME = {edit for edits in EQUIVALENT.values() for edit in edits}
 each_place = pytest.mark.parametrize("place", PLACES, ids=[place.name for place in PLACES])
-
-
-@pytest.fixture(autouse=True)
-def quiet_numpy():
-    with np.errstate(all="ignore"):
-        yield
 
 
 def accepted(place, wrong):

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 
 from flashlab.course.registry import find
+from flashlab.grading.poison import poisoned
 from flashlab.grading.verdict import first_failure
 
 
@@ -15,7 +15,7 @@ def all_pass(answers: dict[str, list[Callable]]) -> Callable:
 
     @pytest.mark.parametrize("name, answer", pairs, ids=lambda it: getattr(it, "__name__", it))
     def test(name, answer):
-        with np.errstate(all="ignore"):
+        with poisoned():
             assert first_failure(find(name), answer) is None
 
     return test

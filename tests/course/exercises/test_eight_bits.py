@@ -26,6 +26,13 @@ def nearest_by_search(x):
     return np.sign(x) * found
 
 
+def nearest_by_exponent(x):
+    x = np.clip(x, -448, 448)
+    exponent = np.floor(np.log2(np.maximum(np.abs(x), 2.0**-6)))
+    step = 2.0 ** (exponent - 3)
+    return (np.round(x / step) * step).astype(np.float32)
+
+
 def hadamard_with_a_matrix(X):
     matrix = np.ones((1, 1))
     while len(matrix) < X.shape[1]:
@@ -58,7 +65,7 @@ def two_levels_of_the_library(P, V, flush):
 
 
 RIGHT = {
-    "eight_bits.nearest": [nearest_in_torch, nearest_by_search],
+    "eight_bits.nearest": [nearest_in_torch, nearest_by_search, nearest_by_exponent],
     "eight_bits.hadamard": [hadamard_with_a_matrix, eight_bits.hadamard],
     "eight_bits.without_mean": [less_mean_in_torch],
     "eight_bits.weights": [weights_times_the_largest, weights_of_the_library],

@@ -17,7 +17,8 @@ def stub(x, y, z, N, Bc: tl.constexpr):
 @triton.jit
 def add_with_pointers(x, y, z, N, Bc: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * Bc + tl.arange(0, Bc)
-    tl.store(z + at, tl.load(x + at, at < N, 0.0) + tl.load(y + (N - 1 - at), at < N, 0.0), at < N)
+    a, b = tl.load(x + at, at < N, 0.0), tl.load(y + (N - 1 - at), at < N, 0.0)
+    tl.store(z + at, a + b, at < N)
 
 
 @triton.jit
@@ -78,9 +79,33 @@ def softmax_element_by_element(x, y, x_stride, y_stride, N, Bc: tl.constexpr):
         tl.store(y + i * y_stride + at, tl.exp(tl.load(x + i * x_stride + at) - m) / tl.where(l == 0, 1.0, l))
 
 
+@triton.jit
+def online_in_two_passes(x, y, x_stride, y_stride, R, N, Br: tl.constexpr, Bc: tl.constexpr):
+    rows = tl.program_id(0).to(tl.int64) * Br + tl.arange(0, Br)
+    m = tl.full([Br], -float("inf"), tl.float32)
+    l = tl.zeros([Br], tl.float32)
+    for start in range(0, N, Bc):
+        at = start + tl.arange(0, Bc)
+        ok = (rows[:, None] < R) & (at[None, :] < N)
+        S = tl.load(x + rows[:, None] * x_stride + at[None, :], mask=ok, other=-float("inf"))
+        m_new = tl.maximum(m, tl.max(S, 1))
+        safe = tl.where(m_new == -float("inf"), 0.0, m_new)
+        l = l * tl.exp(m - safe) + tl.sum(tl.exp(S - safe[:, None]), 1)
+        m = m_new
+    safe = tl.where(m == -float("inf"), 0.0, m)
+    total = tl.where(l == 0, 1.0, l)
+    for start in range(0, N, Bc):
+        at = start + tl.arange(0, Bc)
+        ok = (rows[:, None] < R) & (at[None, :] < N)
+        S = tl.load(x + rows[:, None] * x_stride + at[None, :], mask=ok, other=-float("inf"))
+        P = tl.exp(S - safe[:, None]) / total[:, None]
+        tl.store(y + rows[:, None] * y_stride + at[None, :], P, mask=ok)
+
+
 RIGHT = {
     "first_triton_kernel.add": [add_with_pointers, add_backwards, add_one_by_one],
     "first_triton_kernel.softmax_row": [softmax_in_base_2, softmax_by_lse, softmax_with_a_number_that_changes_nothing],
+    "first_triton_kernel.online": [online_in_two_passes],
 }
 
 test_right_answers_pass = pytest.mark.exhaustive(right.all_pass(RIGHT))

@@ -44,7 +44,7 @@ def merge_with_a_sigmoid(O, lse, O_b, lse_b):
 def tokens_from_times(H, Hk, itemsize, flop_rate, wire_rate):
     d = 64
     compute, transfer = 4 * d * H / flop_rate, 2 * d * Hk * itemsize / wire_rate  # per n^2, per n
-    return transfer and (2 * d * Hk * itemsize / wire_rate) / compute
+    return transfer / compute
 
 
 RIGHT = {

@@ -43,7 +43,8 @@ def softcap_in_torch(S, seen, cap):
 
 
 def slope_by_the_capped_score(S, cap):
-    return 1 - (scores.softcap(cap).apply(S, slice(0), slice(0), (0, 0)) / cap) ** 2
+    share = scores.softcap(cap).apply(S, slice(0), slice(0), (0, 0)) / cap
+    return 1 - share**2
 
 
 def sink_by_update(s, Br, dv):

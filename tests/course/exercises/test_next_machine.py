@@ -17,8 +17,9 @@ def cycles_by_tiles(Br, Bc, d):
 
 
 def exp2_with_ldexp(x, coefficients):
-    n = np.floor(np.maximum(x, -150))
-    return np.ldexp(np.polyval(coefficients[::-1], np.maximum(x, -150) - n), n.astype(int))
+    x = np.maximum(x, -150)
+    n = np.floor(x)
+    return np.ldexp(np.polyval(coefficients[::-1], x - n), n.astype(int))
 
 
 def exp2_with_a_power(x, coefficients):

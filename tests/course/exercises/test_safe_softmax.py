@@ -60,7 +60,8 @@ def row_as_x_is(x):
 
 def row_summed_wide(x):
     e = np.exp(x - x.max())
-    return e / e.sum(dtype=np.float32)
+    l = e.sum(dtype=np.result_type(x, np.float32))
+    return e / l
 
 
 def row_of_logarithms(x):
@@ -82,7 +83,7 @@ def rows_into_float64(x):
 
 
 def rows_as_x_is(x):
-    y = np.float32(x)
+    y = x.astype(np.result_type(x, np.float32))
     m = y.max(1, keepdims=True)
     e = np.exp(y - np.where(m == -np.inf, 0, m))
     l = e.sum(1, keepdims=True)

@@ -167,14 +167,13 @@ def forward_around(inside):
 
 def forward_by_cuts(Q, K, V, Br, Bc):
     """Tiles of queries of nearly equal size, and the product of K and Qᵀ, transposed."""
-    O, lse = [], []
-    for Q_i in np.array_split(Q, -(-len(Q) // Br)):
-        m, l, O_i = online_softmax.identity(len(Q_i), V.shape[1])
+    tiles = np.array_split(Q, -(-len(Q) // Br))
+    states = [online_softmax.identity(len(Q_i), V.shape[1]) for Q_i in tiles]
+    for i, Q_i in enumerate(tiles):
         for at in range(0, len(K), Bc):
             S = (K[at : at + Bc] @ Q_i.T).T / np.sqrt(Q.shape[1])
-            m, l, O_i = online_softmax.update(online_softmax.State(m, l, O_i), S, V[at : at + Bc])
-        O.append(O_i / l[:, None])
-        lse.append(m + np.log(l))
+            states[i] = online_softmax.update(states[i], S, V[at : at + Bc])
+    O, lse = zip(*map(online_softmax.finish, states), strict=True)
     return np.vstack(O), np.hstack(lse)
 
 

@@ -173,10 +173,20 @@ def forward_reading_k_twice(Q, K, V, O, lse, Nq, Nk, scale, d: tl.constexpr, Br:
     tl.store(lse + rows, tl.where(l == 0, -float("inf"), m_safe + tl.log(l)), mask=rows < Nq)
 
 
+# heads
+
+
+@triton.jit
+def heads_by_division(h, b, H, Hk, Nq, Nk, d):
+    shared, b = H // Hk, b.to(tl.int64)
+    return (b * H + h) * (Nq * d), (b * Hk + h // shared) * (Nk * d)
+
+
 RIGHT = {
     "triton_forward.bounds": [bounds_by_rows, bounds_in_tiles, bounds_from_the_end],
     "triton_forward.update": [update_in_natural_units, update_scaled_first, update_values_transposed],
     "triton_forward.forward": [forward_in_base_2, forward_in_two_loops],
+    "triton_forward.heads": [heads_by_division],
 }
 
 test_right_answers_pass = pytest.mark.exhaustive(right.all_pass(RIGHT))

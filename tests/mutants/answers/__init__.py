@@ -1,4 +1,4 @@
-"""Wrong answers that readers of the lessons gave: each is a few edits of a right answer, written as a learner writes.
+"""Wrong answers that readers of the lessons gave: each is a few edits of a right answer of ``tests.course.exercises``.
 
 The right answers differ from the references on purpose, so that a mistake is recognised by what it does and not by how
 it is written. To add a wrong answer, add a line: what it is, what the check must say of it ("" for no name), and the

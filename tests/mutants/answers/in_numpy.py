@@ -1,297 +1,162 @@
 """Wrong answers to the exercises in numpy."""
 
-import numpy as np
-
-from flashlab.reference import online_softmax as online
-from flashlab.reference.attention import attention  # noqa: F401 (for edits)
-from flashlab.reference.online_softmax import State
-from flashlab.reference.recomputation import Gradients
+from tests.course.exercises import test_online_softmax, test_recomputation, test_safe_softmax, test_tiling
 from tests.mutants.answers import wrong
 
-
-def wide(x):
-    return x.astype(np.result_type(x, np.float32), copy=False)
-
-
-def row(x):
-    top = np.max(x)
-    e = wide(np.exp(x - top))
-    return e / np.sum(e)
-
-
-def rows(x):
-    top = x.max(axis=1, keepdims=True)
-    top[np.isneginf(top)] = 0
-    e = np.exp(x - top)
-    e = wide(e)
-    total = e.sum(axis=1, keepdims=True)
-    total[total == 0] = 1
-    return e / total
-
-
-def lse(x):
-    top = x.max(axis=1)
-    safe = np.where(np.isneginf(top), 0, top)
-    total = wide(np.exp(x - safe[:, None])).sum(axis=1)
-    with np.errstate(divide="ignore"):
-        return safe + np.log(total)
-
-
-def merge(a, b):
-    m = np.maximum(a.m, b.m)
-    safe = np.where(np.isneginf(m), 0, m)
-    wa = np.exp(a.m - safe)
-    wb = np.exp(b.m - safe)
-    return State(m, wa * a.l + wb * b.l, wa[:, None] * a.O + wb[:, None] * b.O)
-
-
-def sums(m_a, l_a, m_b, l_b):
-    m = np.maximum(m_a, m_b)
-    safe = np.where(np.isneginf(m), 0, m)
-    return m, l_a * np.exp(m_a - safe) + l_b * np.exp(m_b - safe)
-
-
-def update(state, S_ij, V_j):
-    m_i, l_i, O_i = state
-    m = np.maximum(m_i, np.max(S_ij, axis=1))
-    safe = np.where(np.isneginf(m), 0, m)
-    alpha = np.exp(m_i - safe)
-    P = np.exp(S_ij - safe.reshape(-1, 1))
-    l = l_i * alpha + P.sum(axis=1)
-    O = O_i * alpha.reshape(-1, 1) + P @ V_j
-    return State(m, l, O)
-
-
-def finish(state):
-    m, l, O = state
-    total = np.where(l == 0, 1, l)
-    with np.errstate(divide="ignore"):
-        return O / total[:, None], m + np.log(l)
-
-
-def mask(S_ij, rows, cols, Nq, Nk):
-    S = S_ij.copy()
-    q = np.arange(rows.start, rows.stop)
-    k = np.arange(cols.start, cols.stop)
-    shift = Nk - Nq
-    S[k[None, :] > q[:, None] + shift] = -np.inf
-    return S
-
-
-def inside(Q_i, K, V, Bc):
-    d = Q_i.shape[-1]
-    state = online.identity(len(Q_i), V.shape[1])
-    start = 0
-    while start < len(K):
-        stop = start + Bc
-        S = Q_i @ K[start:stop].T / np.float32(d**0.5)
-        state = online.update(state, S, V[start:stop])
-        start = stop
-    return online.finish(state)
-
-
-def forward(Q, K, V, Br, Bc):
-    tiles = [Q[a : a + Br] for a in range(0, len(Q), Br)]
-    states = [online.identity(len(Q_i), V.shape[1]) for Q_i in tiles]
-    for at, Q_i in enumerate(tiles):
-        for c in range(0, len(K), Bc):
-            S = Q_i @ K[c : c + Bc].T / np.float32(Q.shape[1] ** 0.5)
-            states[at] = online.update(states[at], S, V[c : c + Bc])
-    O, lse = zip(*map(online.finish, states), strict=True)
-    return np.concatenate(O), np.concatenate(lse)
-
-
-def meet(Q_i, K_j, V_j, O_i, lse_i):
-    S = (Q_i @ K_j.T) * Q_i.shape[1] ** -0.5
-    top = np.maximum(lse_i, S.max(axis=1, initial=-np.inf))
-    safe = np.where(np.isneginf(top), 0, top)
-    P, past = np.exp(S - safe[:, None]), np.exp(lse_i - safe)
-    l = past + P.sum(axis=1)
-    O = (past[:, None] * O_i + P @ V_j) / np.where(l == 0, 1, l)[:, None]
-    with np.errstate(divide="ignore"):
-        return O, safe + np.log(l)
-
-
-def meet_by_update(Q_i, K_j, V_j, O_i, lse_i):
-    S = (Q_i @ K_j.T) * Q_i.shape[1] ** -0.5
-    state = online.State(lse_i, np.ones(len(Q_i), S.dtype), O_i)
-    return online.finish(online.update(state, S, V_j))
-
-
-def rebuild(S_ij, lse_i):
-    column = lse_i.reshape(-1, 1)
-    safe = np.where(np.isneginf(column), 0, column)
-    return np.exp(S_ij - safe)
-
-
-def delta(dO_i, O_i):
-    return np.sum(dO_i * O_i, axis=1)
-
-
-def gradients(Q_i, K_j, V_j, dO_i, P_ij, delta_i, scale):
-    dV = P_ij.T @ dO_i
-    dP = dO_i @ V_j.T
-    dS = P_ij * (dP - delta_i.reshape(-1, 1))
-    dQ = dS @ K_j * scale
-    dK = dS.T @ Q_i * scale
-    return Gradients(dQ, dK, dV)
-
-
 ANSWERS = [
-    *wrong("safe_softmax.row", row,
-        ("exponents clipped at -30", "an exponent was clipped", "x - top", "np.clip(x - top, -30, 0)"),
-        ("+ 1e-9", "a small number was added to the denominator or under the lo", "np.sum(e)", "(np.sum(e) + 1e-9)"),
-        ("exp(x - lse)", "lost digits in exp(x − lse)", "e / np.sum(e)", "np.exp(x - (top + np.log(np.sum(e))))"),
-        ("the maximum only beyond 80", "", "np.max(x)", "x.max() * (abs(x.max()) > 80)"),
-        ("the maximum only below -100", "", "np.max(x)", "(x.max() if x.max() > 0 or x.max() < -100 else 0)"),
-        ("clipped at -1e37 below", "", "    top = np.max(x)", "    x = np.maximum(x, -1e37)\n    top = np.max(x)"),
-        ("minimum 1e37", "", "    top = np.max(x)", "    x = np.minimum(x, 1e37)\n    top = np.max(x)"),
-        ("fp16: -6e4 clip", "", "    top = np.max(x)", "    x = np.maximum(x, -6e4) if x.dtype == np.float16 else x\n    top = np.max(x)"),
-        ("all in the dtype of x", "the sum was kept in float16", "wide(", "("),
+    *wrong("safe_softmax.row", test_safe_softmax.row_summed_wide,
+        ("exponents clipped at -30", "an exponent was clipped", "np.exp(x - x.max())", "np.exp(np.clip(x - x.max(), -30, 0))"),
+        ("+ 1e-9", "a small number was added to the denominator or under the lo", "e / l", "e / (l + 1e-9)"),
+        ("exp(x - lse)", "lost digits in exp(x − lse)", "e / l", "np.exp(x - (x.max() + np.log(l)))"),
+        ("the maximum only beyond 80", "", "x.max()", "x.max() * (abs(x.max()) > 80)"),
+        ("the maximum only below -100", "", "x.max()", "(x.max() if x.max() > 0 or x.max() < -100 else 0)"),
+        ("clipped at -1e37 below", "", "    e = ", "    x = np.maximum(x, -1e37)\n    e = "),
+        ("minimum 1e37", "", "    e = ", "    x = np.minimum(x, 1e37)\n    e = "),
+        ("fp16: -6e4 clip", "", "    e = ", "    x = np.maximum(x, -6e4) if x.dtype == np.float16 else x\n    e = "),
+        ("all in the dtype of x", "the sum was kept in float16", "(x, np.float32)", "(x)"),
     ),
-    *wrong("safe_softmax.rows", rows,
-        ("exponents clipped at -30", "an exponent was clipped", "np.exp(x - top)", "np.exp(np.maximum(x - top, -30)) * (x > -np.inf)"),
-        ("0 / 0, then 0, in silence", "the numbers are right, but a NaN came up on the way and was ", "    total[total == 0] = 1\n", "", "    return e / total", "    with np.errstate(invalid=\"ignore\"):\n        return np.where(total == 0, 0, e / total)"),
-        ("+ 1e-9", "a small number was added to the denominator or under the lo", "    total[total == 0] = 1\n", "    total = total + 1e-9\n"),
-        ("one maximum for all rows", "subtracted one maximum from all rows", "x.max(axis=1, keepdims=True)", "np.full((len(x), 1), x.max())"),
-        ("exp(x - lse)", "lost digits in exp(x − lse)", "e / total", "np.exp(x - (top + np.log(total)))"),
-        ("the maximum only beyond 88.5", "", "    top[np.isneginf(top)] = 0\n", "    top[abs(top) < 88.5] = 0; top[np.isneginf(top)] = 0\n"),
-        ("-1e+30, then masked weights set to 0", "", "    e = np.exp(x - top)", "    z = np.maximum(x, -1e+30)\n    e = np.where(x == -np.inf, 0, np.exp(z - z.max(1, keepdims=True)))"),
-        ("scores clipped at 1e6 from above", "", "    top = x.max", "    x = np.minimum(x, 1e6)\n    top = x.max"),
-        ("fp16 guard -6e4", "", "    top[np.isneginf(top)] = 0\n", "    top = np.maximum(top, np.float32(-6e4)) if x.dtype == np.float16 else np.where(top == -np.inf, 0, top)\n"),
-        ("fp16: no guard", "", "    top[np.isneginf(top)] = 0\n", "    top = top if x.dtype == np.float16 else np.where(top == -np.inf, 0, top)\n"),
-        ("first column masked decides", "", "    total[total == 0] = 1\n", "    total[(total == 0) | (x[:, :1] == -np.inf) & (x[:, -1:] == -np.inf)] = 1\n"),
-        ("float16: rows whose first score is masked are 2 % smaller", "", "    total[total == 0] = 1\n", "    total[total == 0] = 1\n    e[np.isneginf(x[:, 0])] *= 1 if x.dtype == np.float32 else 0.98\n"),
-        ("all in the dtype of x", "the sum was kept in float16", "    e = wide(e)\n", ""),
-        ("one key: always 1", "", "    top = x.max(axis=1, keepdims=True)\n", "    if x.shape[1] == 1:\n        return np.ones_like(x)\n    top = x.max(axis=1, keepdims=True)\n"),
+    *wrong("safe_softmax.rows", test_safe_softmax.rows_as_x_is,
+        ("exponents clipped at -30", "an exponent was clipped", "    l = ", "    e = np.where(y > -np.inf, np.maximum(e, np.exp(-30)), 0)\n    l = "),
+        ("0 / 0, then 0, in silence", "the numbers are right, but a NaN came up on the way and was ", "return (e / np.where(l == 0, 1, l))", "return np.where(l == 0, 0, e / l)"),
+        ("+ 1e-9", "a small number was added to the denominator or under the lo", "np.where(l == 0, 1, l)", "(l + 1e-9)"),
+        ("one maximum for all rows", "subtracted one maximum from all rows", "y.max(1, keepdims=True)", "np.full((len(y), 1), y.max())"),
+        ("exp(x - lse)", "lost digits in exp(x − lse)", "    return (e / np.where(l == 0, 1, l))", "    lse = np.where(m == -np.inf, 0, m) + np.log(np.where(l == 0, 1, l))\n    return np.exp(y - lse)"),
+        ("the maximum only beyond 88.5", "", "m == -np.inf", "(abs(m) < 88.5) | (m == -np.inf)"),
+        ("-1e+30, then masked weights set to 0", "", "    l = ", "    z = np.maximum(y, -1e+30)\n    e = np.where(y == -np.inf, 0, np.exp(z - z.max(1, keepdims=True)))\n    l = "),
+        ("scores clipped at 1e6 from above", "", "    m = ", "    y = np.minimum(y, 1e6)\n    m = "),
+        ("fp16 guard -6e4", "", "np.where(m == -np.inf, 0, m)", "(np.maximum(m, -6e4) if x.dtype == np.float16 else np.where(m == -np.inf, 0, m))"),
+        ("fp16: no guard", "", "np.where(m == -np.inf, 0, m)", "(m if x.dtype == np.float16 else np.where(m == -np.inf, 0, m))"),
+        ("first column masked decides", "", "np.where(l == 0, 1, l)", "np.where((l == 0) | (x[:, :1] == -np.inf) & (x[:, -1:] == -np.inf), 1, l)"),
+        ("float16: rows whose first score is masked are 2 % smaller", "", "    return", "    e[np.isneginf(x[:, 0])] *= 1 if x.dtype == np.float32 else 0.98\n    return"),
+        ("all in the dtype of x", "the sum was kept in float16", "(x, np.float32)", "(x)"),
+        ("one key: always 1", "", "    y = ", "    if x.shape[1] == 1:\n        return np.ones_like(x)\n    y = "),
     ),
-    *wrong("safe_softmax.lse", lse,
-        ("0 for masked scores in the maximum", "", "x.max(axis=1)", "np.where(x == -np.inf, 0, x).max(axis=1)"),
-        ("the maximum only beyond 88.5", "", "np.where(np.isneginf(top), 0, top)", "np.where(np.isneginf(top) | (abs(top) < 88.5), 0, top)"),
-        ("max of all", "", "x.max(axis=1)", "np.full(len(x), x.max())"),
-        ("scores clipped at 1e6 from above", "", "    top = x.max", "    x = np.minimum(x, 1e6)\n    top = x.max"),
-        ("fp16 no guard", "", "np.where(np.isneginf(top), 0, top)", "np.where(np.isneginf(top) & (x.dtype != np.float16), 0, top)"),
-        ("fp16 guard 0", "", "np.where(np.isneginf(top), 0, top)", "(np.where(np.isneginf(top), 0, top) if x.dtype != np.float16 else np.maximum(top, 0))"),
-        ("all in the dtype of x", "the sum was kept in float16", "wide(", "("),
-        ("one key: the score, 0 where masked", "", "    top = x.max(axis=1)\n", "    if x.shape[1] == 1:\n        return np.where(np.isneginf(x[:, 0]), 0, x[:, 0])\n    top = x.max(axis=1)\n"),
-        ("exponentials below 1e-6 set to 0", "it is small, but many of them", "    total = wide(np.exp(x - safe[:, None]))", "    e = np.exp(x - safe[:, None])\n    total = wide(np.where(e < 1e-6, 0, e))"),
-        ("keys up to the first masked one", "", "    top = x.max(axis=1)\n", "    x = np.where(np.cumsum(np.isneginf(x), 1) > 0, -np.inf, x)\n    top = x.max(axis=1)\n"),
+    *wrong("safe_softmax.lse", test_safe_softmax.lse_summed_wide,
+        ("0 for masked scores in the maximum", "", "x.max(1, keepdims=True)", "np.where(x == -np.inf, 0, x).max(1, keepdims=True)"),
+        ("the maximum only beyond 88.5", "", "m == -np.inf", "(m == -np.inf) | (abs(m) < 88.5)"),
+        ("max of all", "", "x.max(1, keepdims=True)", "np.full((len(x), 1), x.max())"),
+        ("scores clipped at 1e6 from above", "", "    m = ", "    x = np.minimum(x, 1e6)\n    m = "),
+        ("fp16 no guard", "", "m == -np.inf", "(m == -np.inf) & (x.dtype != np.float16)"),
+        ("fp16 guard 0", "", "m == -np.inf", "(m == -np.inf) | (m < 0) & (x.dtype == np.float16)"),
+        ("all in the dtype of x", "the sum was kept in float16", "(1, dtype=np.float32)", "(1)"),
+        ("one key: the score, 0 where masked", "", "    m = ", "    if x.shape[1] == 1:\n        return np.where(np.isneginf(x[:, 0]), 0, x[:, 0])\n    m = "),
+        ("exponentials below 1e-6 set to 0", "it is small, but many of them", "    return", "    x = np.where(np.exp(x - m) < 1e-6, -np.inf, x)\n    return"),
+        ("keys up to the first masked one", "", "    m = ", "    x = np.where(np.cumsum(np.isneginf(x), 1) > 0, -np.inf, x)\n    m = "),
     ),
-    *wrong("online_softmax.sums", sums,
-        ("guard on a", "", "np.where(np.isneginf(m), 0, m)", "np.where(m_a == -np.inf, 0, m)"),
-        ("guard on b", "", "np.where(np.isneginf(m), 0, m)", "np.where(m_b == -np.inf, 0, m)"),
-        ("one maximum for all rows, divided out afterwards", "", "np.where(np.isneginf(m), 0, m)", "np.where(np.isneginf(m.max()), 0, m.max())", "return m, l_a * np.exp(m_a - safe) + l_b * np.exp(m_b - safe)", "l = l_a * np.exp(m_a - safe) + l_b * np.exp(m_b - safe)\n    return m, l * np.exp(safe - np.where(np.isneginf(m), safe, m))"),
-        ("l clipped at 1e6", "", "l_a * np.exp(m_a - safe) + l_b * np.exp(m_b - safe)", "np.minimum(l_a * np.exp(m_a - safe) + l_b * np.exp(m_b - safe), 1e6)"),
-        ("guard -1e37", "", "np.where(np.isneginf(m), 0, m)", "np.maximum(m, -1e37)"),
-        ("subtract clipped above 1e37", "", "np.where(np.isneginf(m), 0, m)", "np.minimum(np.where(np.isneginf(m), 0, m), 1e37)"),
-        ("equal where np.isclose(m_a, m_b)", "", "l_a * np.exp(m_a - safe) + l_b * np.exp(m_b - safe)", "np.where(np.isclose(m_a, m_b), l_a + l_b, l_a * np.exp(m_a - safe) + l_b * np.exp(m_b - safe))"),
-        ("equal where (np.abs(m_a - m_b) < 1e-3).all()", "", "l_a * np.exp(m_a - safe) + l_b * np.exp(m_b - safe)", "np.where((np.abs(m_a - m_b) < 1e-3).all(), l_a + l_b, l_a * np.exp(m_a - safe) + l_b * np.exp(m_b - safe))"),
+    *wrong("online_softmax.sums", test_online_softmax.sums_in_torch,
+        ("guard on a", "", "m.nan_to_num(neginf=0)", "m.where(m_a > -torch.inf, 0)"),
+        ("guard on b", "", "m.nan_to_num(neginf=0)", "m.where(m_b > -torch.inf, 0)"),
+        ("one maximum for all rows, divided out afterwards", "", "m.nan_to_num", "m.max().nan_to_num", "return m, (m_a - safe).exp() * l_a + (m_b - safe).exp() * l_b", "l = (m_a - safe).exp() * l_a + (m_b - safe).exp() * l_b\n    return m, l * (safe - m.where(m > -torch.inf, safe)).exp()"),
+        ("l clipped at 1e6", "", "(m_a - safe).exp() * l_a + (m_b - safe).exp() * l_b", "((m_a - safe).exp() * l_a + (m_b - safe).exp() * l_b).clamp(max=1e6)"),
+        ("guard -1e37", "", "m.nan_to_num(neginf=0)", "m.clamp(min=-1e37)"),
+        ("subtract clipped above 1e37", "", "m.nan_to_num(neginf=0)", "m.nan_to_num(neginf=0).clamp(max=1e37)"),
+        ("equal where np.isclose(m_a, m_b)", "", "    return", "    m_a, m_b = (torch.where(m_a.isclose(m_b), safe, x) for x in (m_a, m_b))\n    return"),
+        ("equal where (np.abs(m_a - m_b) < 1e-3).all()", "", "    return", "    if ((m_a - m_b).abs() < 1e-3).all():\n        m_a = m_b = safe\n    return"),
     ),
-    *wrong("online_softmax.merge", merge,
-        ("guard on a", "", "np.where(np.isneginf(m), 0, m)", "np.where(a.m == -np.inf, 0, m)"),
-        ("guard on b", "", "np.where(np.isneginf(m), 0, m)", "np.where(b.m == -np.inf, 0, m)"),
-        ("no guard", "subtracted −∞ from −∞", "np.where(np.isneginf(m), 0, m)", "m"),
-        ("nan_to_num over everything", "the numbers are right, but a NaN came up on the way and was ", "np.where(np.isneginf(m), 0, m)", "m", "np.exp(a.m - safe)", "np.nan_to_num(np.exp(a.m - safe))", "np.exp(b.m - safe)", "np.nan_to_num(np.exp(b.m - safe))"),
-        ("a part 20 below dropped", "", "np.exp(a.m - safe)", "np.where(a.m - safe < -20, 0, np.exp(a.m - safe))"),
-        ("a row of factors where rows are as many as columns", "", "wa[:, None] * a.O + wb[:, None] * b.O", "(wa * a.O + wb * b.O if a.O.shape[0] == a.O.shape[1] else wa[:, None] * a.O + wb[:, None] * b.O)"),
-        ("an empty part gives the other, for all rows", "", "    m = ", "    if np.isneginf(a.m).any():\n        return b\n    m = "),
-        ("empty parts recognised by O being 0", "", "    m = np", "    if not a.O.any(): return b\n    if not b.O.any(): return a\n    m = np"),
-        ("O clipped at 65504", "", "wa[:, None] * a.O + wb[:, None] * b.O", "np.clip(wa[:, None] * a.O + wb[:, None] * b.O, -65504, 65504)"),
-        ("what is subtracted clipped at 1e6 from above", "", "np.where(np.isneginf(m), 0, m)", "np.minimum(np.where(np.isneginf(m), 0, m), 1e6)"),
-        ("guard -1e37", "", "np.where(np.isneginf(m), 0, m)", "np.maximum(m, -1e37)"),
-        ("equal where np.isclose(a.m, b.m)", "", "    return State", "    wa, wb = (np.where(np.isclose(a.m, b.m), 1, w).astype(np.float32) for w in (wa, wb))\n    return State"),
-        ("equal where np.abs(a.m - b.m) < 1e-4", "", "    return State", "    wa, wb = (np.where(np.abs(a.m - b.m) < 1e-4, 1, w).astype(np.float32) for w in (wa, wb))\n    return State"),
+    *wrong("online_softmax.merge", test_online_softmax.merge_in_torch,
+        ("guard on a", "", "m.nan_to_num(neginf=0)", "m.where(ma > -torch.inf, 0)"),
+        ("guard on b", "", "m.nan_to_num(neginf=0)", "m.where(mb > -torch.inf, 0)"),
+        ("no guard", "subtracted −∞ from −∞", "m.nan_to_num(neginf=0)", "m"),
+        ("a part 20 below dropped", "", "    return", "    wa = torch.where(wa < np.exp(-20), 0, wa)\n    return"),
+        ("a row of factors where rows are as many as columns", "", "wa[:, None] * Oa + wb[:, None] * Ob", "(wa * Oa + wb * Ob if Oa.shape[0] == Oa.shape[1] else wa[:, None] * Oa + wb[:, None] * Ob)"),
+        ("an empty part gives the other, for all rows", "", "    m = ", "    if ma.isneginf().any():\n        return b\n    m = "),
+        ("empty parts recognised by O being 0", "", "    m = ", "    if not Oa.any():\n        return b\n    if not Ob.any():\n        return a\n    m = "),
+        ("O clipped at 65504", "", "wa[:, None] * Oa + wb[:, None] * Ob", "(wa[:, None] * Oa + wb[:, None] * Ob).clamp(-65504, 65504)"),
+        ("what is subtracted clipped at 1e6 from above", "", "m.nan_to_num(neginf=0)", "m.nan_to_num(neginf=0).clamp(max=1e6)"),
+        ("guard -1e37", "", "m.nan_to_num(neginf=0)", "m.clamp(min=-1e37)"),
+        ("equal where np.isclose(a.m, b.m)", "", "    return", "    wa, wb = (torch.where(ma.isclose(mb), 1, w) for w in (wa, wb))\n    return"),
+        ("equal where np.abs(a.m - b.m) < 1e-4", "", "    return", "    wa, wb = (torch.where((ma - mb).abs() < 1e-4, 1, w) for w in (wa, wb))\n    return"),
     ),
-    *wrong("online_softmax.update", update,
-        ("guard on the block", "", "np.where(np.isneginf(m), 0, m)", "np.where(S_ij.max(axis=1) == -np.inf, 0, m)"),
-        ("scores clipped at -30", "", "np.exp(S_ij - safe.reshape(-1, 1))", "np.exp(np.maximum(S_ij - safe.reshape(-1, 1), -30)) * (S_ij > -np.inf)"),
-        ("nan_to_num over everything", "the numbers are right, but a NaN came up on the way and was ", "np.where(np.isneginf(m), 0, m)", "m", "np.exp(m_i - safe)", "np.nan_to_num(np.exp(m_i - safe))", "np.exp(S_ij - safe.reshape(-1, 1))", "np.nan_to_num(np.exp(S_ij - safe.reshape(-1, 1)))"),
-        ("a block 20 below skipped", "", "    m = np.max", "    if (S_ij.max(1) < m_i - 20).all():\n        return state\n    m = np.max"),
-        ("a block is skipped where a row of it is masked", "", "    m = np.max", "    if np.isneginf(S_ij.max(1)).any():\n        return state\n    m = np.max"),
-        ("scores clamped at -1e9", "", "np.exp(S_ij - safe.reshape(-1, 1))", "np.where(S_ij == -np.inf, 0, np.exp(np.maximum(S_ij, -1e9) - np.maximum(safe, -1e9)[:, None]))"),
-        ("S clipped above 1e37", "", "    m = np.maximum", "    S_ij = np.minimum(S_ij, 1e37)\n    m = np.maximum"),
-        ("V fp16: guard left out", "", "np.where(np.isneginf(m), 0, m)", "np.where(np.isneginf(m) & (V_j.dtype == np.float32), 0, m)"),
-        ("rows without keys relative to 0 where another row has some", "", "    alpha = ", "    safe = np.where(np.isneginf(m_i) & (m_i > -np.inf).any(), 0, safe)\n    alpha = "),
-        ("O off by a tenth where V is float16 and has more than 8 keys", "", "    return State(m, l, O)", "    return State(m, l, O * (0.9 if V_j.dtype == np.float16 and len(V_j) > 8 else 1))"),
-        ("not rescaled where np.isclose(m_i, m)", "", "np.exp(m_i - safe)", "np.where(np.isclose(m_i, m), np.float32(1), np.exp(m_i - safe))"),
-        ("O not rescaled where no row rises much", "", "O_i * alpha.reshape(-1, 1)", "O_i * (alpha.reshape(-1, 1) if (alpha < 0.999).any() else 1)"),
-        ("alpha below 1e-6 set to 0", "it is small, but many of them", "    alpha = np.exp(m_i - safe)", "    alpha = np.exp(m_i - safe)\n    alpha = np.where(alpha < 1e-6, 0, alpha)"),
-        ("the first 1,000 keys", "not all keys of the block were taken in", "    m = np.maximum(m_i, np.max(S_ij, axis=1))", "    S_ij, V_j = S_ij[:, :1000], V_j[:1000]\n    m = np.maximum(m_i, np.max(S_ij, axis=1))"),
-        ("the state in float16", "the weights or sums were rounded to float16", "return State(m, l, O)", "return State(*(x.astype(np.float16).astype(np.float32) for x in (m, l, O)))"),
-        ("rows whose last key is masked keep their state", "", "    m = np.maximum(m_i, np.max(S_ij, axis=1))", "    S_ij = np.where(np.isneginf(S_ij[:, -1:]), -np.inf, S_ij)\n    m = np.maximum(m_i, np.max(S_ij, axis=1))"),
-        ("the first n keys count, where n are visible", "", "    m = np.maximum(m_i, np.max(S_ij, axis=1))", "    S_ij = np.where(np.arange(S_ij.shape[1]) < (S_ij > -np.inf).sum(1)[:, None], S_ij, -np.inf)\n    m = np.maximum(m_i, np.max(S_ij, axis=1))"),
-        ("one key: its weight is 1", "", "np.exp(S_ij - safe.reshape(-1, 1))", "np.exp(S_ij - safe.reshape(-1, 1)) if S_ij.shape[1] > 1 else np.where(m_i[:, None] > -np.inf, np.exp(S_ij - safe.reshape(-1, 1)), 1)"),
+    *wrong("online_softmax.merge", test_online_softmax.merge_row_by_row,
+        ("nan_to_num over everything", "the numbers are right, but a NaN came up on the way and was ", "0 if part == -np.inf else np.exp(part - m)", "np.nan_to_num(np.exp(part - m))"),
     ),
-    *wrong("online_softmax.finish", finish,
-        ("+ 1e-9", "a small number was added to the denominator or under the lo", "total = np.where(l == 0, 1, l)", "total = l + 1e-9"),
-        ("nan_to_num over everything", "the numbers are right, but a NaN came up on the way and was ", "O / total[:, None]", "np.nan_to_num(O / l[:, None])"),
-        ("a row of sums where rows are as many as columns", "", "O / total[:, None]", "O / (total if O.shape[0] == O.shape[1] else total[:, None])"),
-        ("all rows are empty where one is", "", "    total = ", "    l = l * (l > 0).all()\n    total = "),
-        ("lse 0 where l is 1", "", "m + np.log(l)", "np.where(l == 1, 0, m + np.log(l))"),
-        ("O clipped at 65504", "", "O / total[:, None]", "np.clip(O / total[:, None], -65504, 65504)"),
-        ("l clipped at 65504", "", "    total = ", "    l = np.minimum(l, 65504)\n    total = "),
-        ("m below -1e37 empty", "", "    total = ", "    l = np.where(m < -1e37, 0, l)\n    total = "),
-        ("m clipped above 1e37", "", "m + np.log(l)", "np.minimum(m, 1e37) + np.log(l)"),
-        ("lse -inf where O is 0", "", "m + np.log(l)", "np.where((O == 0).all(1) & (l > 1), -np.inf, m + np.log(l))"),
+    *wrong("online_softmax.update", test_online_softmax.update_in_base_2,
+        ("guard on the block", "", "np.nan_to_num(m, neginf=0)", "np.where(S_ij.max(1) == -np.inf, 0, m)"),
+        ("nan_to_num over everything", "the numbers are right, but a NaN came up on the way and was ", "np.nan_to_num(m, neginf=0)", "m", "    return", "    alpha, P = np.nan_to_num(alpha), np.nan_to_num(P)\n    return"),
+        ("a block 20 below skipped", "", "    m = ", "    if (S_ij.max(1) < state.m - 20).all():\n        return state\n    m = "),
+        ("a block is skipped where a row of it is masked", "", "    m = ", "    if np.isneginf(S_ij.max(1)).any():\n        return state\n    m = "),
+        ("scores clamped at -1e9", "", "S_ij - safe[:, None]", "np.where(S_ij == -np.inf, S_ij, np.maximum(S_ij, -1e9)) - np.maximum(safe, -1e9)[:, None]"),
+        ("S clipped above 1e37", "", "    m = ", "    S_ij = np.minimum(S_ij, 1e37)\n    m = "),
+        ("V fp16: guard left out", "", "np.nan_to_num(m, neginf=0)", "m if V_j.dtype == np.float16 else np.nan_to_num(m, neginf=0)"),
+        ("rows without keys relative to 0 where another row has some", "", "    alpha, P", "    safe = np.where(np.isneginf(state.m) & (state.m > -np.inf).any(), 0, safe)\n    alpha, P"),
+        ("O off by a tenth where V is float16 and has more than 8 keys", "", "state.O * alpha[:, None] + P @ V_j", "(state.O * alpha[:, None] + P @ V_j) * (0.9 if V_j.dtype == np.float16 and len(V_j) > 8 else 1)"),
+        ("O not rescaled where no row rises much", "", "state.O * alpha[:, None]", "state.O * (alpha[:, None] if (alpha < 0.999).any() else 1)"),
+        ("alpha below 1e-6 set to 0", "it is small, but many of them", "    return", "    alpha = np.where(alpha < 1e-6, 0, alpha)\n    return"),
+        ("the first 1,000 keys", "not all keys of the block were taken in", "    m = ", "    S_ij, V_j = S_ij[:, :1000], V_j[:1000]\n    m = "),
+        ("the state in float16", "the weights or sums were rounded to float16", "m, state.l * alpha + P.sum(1), state.O * alpha[:, None] + P @ V_j", "*(np.float32(np.float16(x)) for x in (m, state.l * alpha + P.sum(1), state.O * alpha[:, None] + P @ V_j))"),
+        ("rows whose last key is masked keep their state", "", "    m = ", "    S_ij = np.where(np.isneginf(S_ij[:, -1:]), -np.inf, S_ij)\n    m = "),
+        ("the first n keys count, where n are visible", "", "    m = ", "    S_ij = np.where(np.arange(S_ij.shape[1]) < (S_ij > -np.inf).sum(1)[:, None], S_ij, -np.inf)\n    m = "),
+        ("one key: its weight is 1", "", "    return", "    P = np.where((S_ij.shape[1] > 1) | (state.m[:, None] > -np.inf), P, 1)\n    return"),
     ),
-    *wrong("tiling.mask", mask,
+    *wrong("online_softmax.finish", test_online_softmax.finish_in_torch,
+        ("+ 1e-9", "a small number was added to the denominator or under the lo", "torch.where(l > 0, l, 1)", "(l + 1e-9)"),
+        ("a row of sums where rows are as many as columns", "", "[:, None]", "[None if O.shape[0] == O.shape[1] else (slice(None), None)]"),
+        ("all rows are empty where one is", "", "    return", "    l = l * (l > 0).all()\n    return"),
+        ("lse 0 where l is 1", "", "m + l.log()", "torch.where(l == 1, 0, m + l.log())"),
+        ("O clipped at 65504", "", "O / torch.where(l > 0, l, 1)[:, None]", "(O / torch.where(l > 0, l, 1)[:, None]).clamp(-65504, 65504)"),
+        ("l clipped at 65504", "", "    return", "    l = l.clamp(max=65504)\n    return"),
+        ("m below -1e37 empty", "", "    return", "    l = torch.where(m < -1e37, 0, l)\n    return"),
+        ("m clipped above 1e37", "", "m + l.log()", "m.clamp(max=1e37) + l.log()"),
+        ("lse -inf where O is 0", "", "m + l.log()", "torch.where((O == 0).all(1) & (l > 1), -torch.inf, m + l.log())"),
+    ),
+    *wrong("online_softmax.finish", test_online_softmax.finish_by_dividing_where_it_can,
+        ("nan_to_num over everything", "the numbers are right, but a NaN came up on the way and was ", "np.divide(state.O, state.l[:, None], out=np.zeros_like(state.O), where=state.l[:, None] > 0)", "np.nan_to_num(state.O / state.l[:, None])"),
+    ),
+    *wrong("tiling.mask", test_tiling.mask_by_loops,
         ("a NaN that is seen is hidden", "a NaN that is seen was replaced", "S_ij.copy()", "np.where(S_ij == S_ij, S_ij, -np.inf)"),
-        ("max(0, shift)", "fewer keys than queries: the first queries see nothing", "Nk - Nq", "max(0, Nk - Nq)"),
-        ("tril, and zeros are masked", "scores of 0, which are scores like any other", "    S = S_ij.copy()\n", "    S = np.tril(S_ij, rows.start + Nk - Nq - cols.start)\n    S[S == 0] = -np.inf\n    return S\n"),
-        ("uint16 columns", "", "k = np.arange(cols.start, cols.stop)", "k = np.arange(cols.start, cols.stop).astype(np.uint16)"),
-        ("NaN where there is one key", "", "    return S", "    return S * np.nan if Nk == 1 else S"),
-        ("NaN where a score is -inf already", "", "    return S", "    return S * np.nan if np.isinf(S_ij).any() else S"),
-        ("hidden by a sum", "a hidden score that is NaN stays NaN", "    S[k[None, :] > q[:, None] + shift] = -np.inf\n", "    S = S + np.where(k[None, :] > q[:, None] + shift, -np.inf, 0)\n"),
-        ("the distance in int16", "", "k[None, :] > q[:, None] + shift", "(q[:, None] + shift - k[None, :]).astype(np.int16) < 0"),
+        ("max(0, shift)", "fewer keys than queries: the first queries see nothing", "Nq - i > Nk - j", "j > i + max(0, Nk - Nq)"),
+        ("tril, and zeros are masked", "scores of 0, which are scores like any other", "S_ij.copy()", "np.where(S_ij == 0, -np.inf, S_ij)"),
+        ("uint16 columns", "", "Nk - j", "Nk - j % 2**16"),
+        ("NaN where there is one key", "", "return S_ij", "return S_ij * np.nan if Nk == 1 else S_ij"),
+        ("NaN where a score is -inf already", "", "S_ij.copy()", "S_ij * np.nan if np.isinf(S_ij).any() else S_ij.copy()"),
+        ("hidden by a sum", "a hidden score that is NaN stays NaN", "= -np.inf", "+= -np.inf"),
+        ("the distance in int16", "", "Nq - i > Nk - j", "np.array(i + Nk - Nq - j).astype(np.int16) < 0"),
     ),
-    *wrong("tiling.inside", inside,
-        ("dense", "the numbers are right, but it took more than Bc keys at once", "    return online.finish(state)", "    return attention(Q_i, K, V, return_lse=True)"),
-        ("tiles 30 below skipped", "", "        state = ", "        if (S.max(1, initial=-np.inf) < state.m - 30).all():\n            start = stop\n            continue\n        state = "),
-        ("S clipped at 1e9", "", "        state = online", "        S = np.minimum(S, 1e9)\n        state = online"),
-        ("S clipped at -1e9", "", "        state = online", "        S = np.maximum(S, -1e9)\n        state = online"),
-        ("a last tile of two keys dropped", "", "while start < len(K)", "while start < len(K) - (2 if len(K) % Bc == 2 and Bc > 2 else 0)"),
-        ("d capped at 64", "", "d = Q_i.shape[-1]", "d = min(Q_i.shape[-1], 64)"),
+    *wrong("tiling.inside", test_tiling.inside_by_merging,
+        ("dense", "the numbers are right, but it took more than Bc keys at once", "    return online_softmax.finish(state)", "    return attention(Q_i, K, V, return_lse=True)"),
+        ("tiles 30 below skipped", "", "        part = ", "        if (S_ij.max(1) < state.m - 30).all():\n            continue\n        part = "),
+        ("S clipped at 1e9", "", "        part = ", "        S_ij = np.minimum(S_ij, 1e9)\n        part = "),
+        ("S clipped at -1e9", "", "        part = ", "        S_ij = np.maximum(S_ij, -1e9)\n        part = "),
+        ("d capped at 64", "", "np.sqrt(Q_i.shape[1])", "np.sqrt(min(Q_i.shape[1], 64))"),
     ),
-    *wrong("tiling.forward", forward,
-        ("keys outside", "A tile of queries stays until it has met all keys", "    for at, Q_i in enumerate(tiles):\n        for c in range(0, len(K), Bc):\n", "    for c in range(0, len(K), Bc):\n        for at, Q_i in enumerate(tiles):\n"),
+    *wrong("tiling.forward", test_tiling.forward_by_cuts,
+        ("keys outside", "A tile of queries stays until it has met all keys", "    for i, Q_i in enumerate(tiles):\n        for at in range(0, len(K), Bc):\n", "    for at in range(0, len(K), Bc):\n        for i, Q_i in enumerate(tiles):\n"),
     ),
-    *wrong("recomputation.rebuild", rebuild,
-        ("NaN, then 0", "the numbers are right, but a NaN came up on the way and was ", "np.where(np.isneginf(column), 0, column)", "column", "np.exp(S_ij - safe)", "np.where(np.isneginf(S_ij), 0, np.exp(S_ij - safe))"),
-        ("lse along the keys where the tile is square", "", "lse_i.reshape(-1, 1)", "lse_i if S_ij.shape[0] == S_ij.shape[1] else lse_i.reshape(-1, 1)"),
-        ("weights e^-80 dropped", "", "np.exp(S_ij - safe)", "np.where(S_ij - safe < -80, 0, np.exp(S_ij - safe))"),
-        ("an lse of 0 counts as empty", "", "np.exp(S_ij - safe)", "np.exp(S_ij - safe) * (column != 0)"),
-        ("scores and lse clamped at -1e9", "", "np.exp(S_ij - safe)", "np.where(S_ij == -np.inf, 0, np.exp(np.maximum(S_ij, -1e9) - np.maximum(column, -1e9)))"),
-        ("scores and lse clipped at 1e6 from above", "", "np.exp(S_ij - safe)", "np.exp(np.minimum(S_ij, 1e6) - np.minimum(safe, 1e6))"),
-        ("guard -1e37", "", "np.where(np.isneginf(column), 0, column)", "np.maximum(column, -1e37)"),
-        ("lse clipped above 1e37", "", "np.where(np.isneginf(column), 0, column)", "np.minimum(np.where(np.isneginf(column), 0, column), 1e37)"),
-        ("the first n keys count, where n are visible", "", "np.exp(S_ij - safe)", "np.where(np.arange(S_ij.shape[1]) < (S_ij > -np.inf).sum(1)[:, None], np.exp(S_ij - safe), 0)"),
-        ("0 where the row's last key is masked and it is not the only one", "", "np.exp(S_ij - safe)", "np.where(np.isneginf(S_ij[:, -1:]) & (S_ij.shape[1] > 2), 0, np.exp(S_ij - safe))"),
+    *wrong("tiling.meet", test_tiling.meet_by_merging,
+        ("all rows start afresh if the first one does", "rows of which one has met no key", "    part = ", "    if np.isneginf(lse_i[0]):\n        lse_i = np.full_like(lse_i, -np.inf)\n    part = "),
+        ("keys 30 below dropped", "", "    part = ", "    S_ij = np.where(S_ij < np.maximum(lse_i, S_ij.max(1))[:, None] - 30, -np.inf, S_ij)\n    part = "),
+        ("O clipped at 65504", "", "    return online", "    O, lse = online", "O_i)))", "O_i)))\n    return np.clip(O, -65504, 65504), lse"),
+        ("lse below -1e9 is empty", "", "    part = ", "    lse_i = np.where(lse_i < -1e9, -np.inf, lse_i)\n    part = "),
+        ("S clipped at 1e9", "", "    part = ", "    S_ij = np.minimum(S_ij, 1e9)\n    part = "),
+        ("d capped at 64", "", "np.sqrt(Q_i.shape[1])", "np.sqrt(min(Q_i.shape[1], 64))"),
+        ("128 rows", "", "    part = ", "    lse_i = np.where(np.arange(len(lse_i)) < 128, lse_i, -np.inf)\n    part = "),
+        ("the past dropped if far below", "", "    part = ", "    lse_i = np.where(lse_i < S_ij.max(1) - 30, -np.inf, lse_i)\n    part = "),
     ),
-    *wrong("recomputation.delta", delta,
-        ("64 columns", "", "dO_i * O_i", "dO_i[:, :64] * O_i[:, :64]"),
-        ("squeezed", "squeezed every axis of length 1", "np.sum(dO_i * O_i, axis=1)", "np.sum(dO_i * O_i, axis=1, keepdims=True).squeeze()"),
-        ("clipped at 1e4", "", "np.sum(dO_i * O_i, axis=1)", "np.clip(np.sum(dO_i * O_i, axis=1), -1e4, 1e4)"),
+    *wrong("recomputation.rebuild", test_recomputation.rebuild_where_it_can,
+        ("NaN, then 0", "the numbers are right, but a NaN came up on the way and was ", "P[sees] = np.exp(S[sees] - lse[sees, None])", "P = np.where(np.isneginf(S), 0, np.exp(S - lse[:, None]))"),
+        ("lse along the keys where the tile is square", "", "lse[sees, None]", "(lse if S.shape[0] == S.shape[1] else lse[sees, None])"),
+        ("weights e^-80 dropped", "", "return P", "return np.where(P < np.exp(-80), 0, P)"),
+        ("an lse of 0 counts as empty", "", "np.isfinite(lse)", "np.isfinite(lse) & (lse != 0)"),
+        ("scores and lse clamped at -1e9", "", "S[sees] - lse[sees, None]", "np.where(S == -np.inf, S, np.maximum(S, -1e9))[sees] - np.maximum(lse, -1e9)[sees, None]"),
+        ("scores and lse clipped at 1e6 from above", "", "S[sees] - lse[sees, None]", "np.minimum(S, 1e6)[sees] - np.minimum(lse, 1e6)[sees, None]"),
+        ("guard -1e37", "", "lse[sees, None]", "np.maximum(lse, -1e37)[sees, None]"),
+        ("lse clipped above 1e37", "", "lse[sees, None]", "np.minimum(lse, 1e37)[sees, None]"),
+        ("the first n keys count, where n are visible", "", "return P", "return np.where(np.arange(S.shape[1]) < (S > -np.inf).sum(1)[:, None], P, 0)"),
+        ("0 where the row's last key is masked and it is not the only one", "", "return P", "return np.where(np.isneginf(S[:, -1:]) & (S.shape[1] > 2), 0, P)"),
     ),
-    *wrong("tiling.meet", meet_by_update,
-        ("all rows start afresh if the first one does", "rows of which one has met no key", "    state =", "    if np.isneginf(lse_i[0]):\n        lse_i = np.full_like(lse_i, -np.inf)\n    state ="),
+    *wrong("recomputation.delta", test_recomputation.delta_by_einsum,
+        ("64 columns", "", "dO, O)\n", "dO[:, :64], O[:, :64])\n"),
+        ("squeezed", "squeezed every axis of length 1", "dO, O)\n", "dO, O).squeeze()\n"),
+        ("clipped at 1e4", "", "dO, O)\n", "dO, O).clip(-1e4, 1e4)\n"),
     ),
-    *wrong("tiling.meet", meet,
-        ("keys 30 below dropped", "", "np.exp(S - safe[:, None])", "np.where(S - safe[:, None] < -30, 0, np.exp(S - safe[:, None]))"),
-        ("O clipped at 65504", "", "    with np.errstate", "    O = np.clip(O, -65504, 65504)\n    with np.errstate"),
-        ("lse below -1e9 is empty", "", "    top = ", "    lse_i = np.where(lse_i < -1e9, -np.inf, lse_i)\n    top = "),
-        ("S clipped at 1e9", "", "    top = ", "    S = np.minimum(S, 1e9)\n    top = "),
-        ("d capped at 64", "", "Q_i.shape[1] ** -0.5", "min(Q_i.shape[1], 64) ** -0.5"),
-        ("128 rows", "", "past = np.exp(S - safe[:, None]), np.exp(lse_i - safe)", "past = np.exp(S - safe[:, None]), np.exp(lse_i - safe) * (np.arange(len(S)) < 128)"),
-        ("the past dropped if far below", "", "np.exp(lse_i - safe)", "np.where(lse_i - safe < -30, 0, np.exp(lse_i - safe))"),
-    ),
-    *wrong("recomputation.gradients", gradients,
-        ("rows that see no key recognised by delta = 0", "", "    dQ = ", "    dS = np.where(delta_i[:, None] == 0, 0, dS)\n    dQ = "),
-        ("dS = 0 where P < 1e-7", "", "    dQ = ", "    dS = np.where(P_ij < 1e-7, 0, dS)\n    dQ = "),
-        ("dS clipped at 1000", "", "    dQ = ", "    dS = np.clip(dS, -1000, 1000)\n    dQ = "),
-        ("64 cols of dP", "", "dO_i @ V_j.T", "dO_i[:, :64] @ V_j[:, :64].T"),
-        ("a scale of at most 1 in dQ", "", "dS @ K_j * scale", "dS @ K_j * min(scale, 1)"),
-        ("128 keys of dQ", "", "dS @ K_j", "dS[:, :128] @ K_j[:128]"),
-        ("128 rows in dV", "", "P_ij.T @ dO_i", "P_ij[:128].T @ dO_i[:128]"),
-        ("a row whose first weight is 0 has none", "", "P_ij.T @ dO_i", "np.where(P_ij[:, :1] == 0, 0, P_ij).T @ dO_i"),
+    *wrong("recomputation.gradients", test_recomputation.gradients_in_torch,
+        ("rows that see no key recognised by delta = 0", "", "    return", "    dS = torch.where(delta[:, None] == 0, 0, dS)\n    return"),
+        ("dS = 0 where P < 1e-7", "", "    return", "    dS = torch.where(P < 1e-7, 0, dS)\n    return"),
+        ("dS clipped at 1000", "", "    return", "    dS = dS.clamp(-1000, 1000)\n    return"),
+        ("64 cols of dP", "", "dO @ V.mT", "dO[:, :64] @ V[:, :64].mT"),
+        ("a scale of at most 1 in dQ", "", "dS @ K * scale", "dS @ K * min(scale, 1)"),
+        ("128 keys of dQ", "", "dS @ K", "dS[:, :128] @ K[:128]"),
+        ("128 rows in dV", "", "P.mT @ dO", "P[:128].mT @ dO[:128]"),
+        ("a row whose first weight is 0 has none", "", "P.mT @ dO", "torch.where(P[:, :1] == 0, 0, P).mT @ dO"),
     ),
 ]  # fmt: skip
