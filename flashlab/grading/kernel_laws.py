@@ -13,6 +13,7 @@ from flashlab.grading.laws import ADDED
 from flashlab.grading.verdict import NEVER
 from flashlab.kernels import DEVICE, INTERPRETED
 from flashlab.kernels.interpreter import operands, running_as
+from flashlab.kernels.interpreter_memory import APART
 from flashlab.machine.memory import Event
 
 MARGIN = 8  # elements around each output that a kernel must leave as they are
@@ -140,38 +141,45 @@ def no_small_number_added(launch: Callable, *zeros: object) -> Callable[[Callabl
     return law
 
 
+BEYOND = "a tensor of more than 2³¹ elements"
+NEAR = 16  # elements: at most those of a block
 WRAPS = (
     "the offsets wrap around: a tensor may have more than 2³¹ elements, and the largest integer of 32 bits is 2³¹ − 1. "
     "Widen before the product: tl.program_id(0).to(tl.int64)."
 )
+MASK_WRAPS = (
+    "a mask is wrong where a tensor has more than 2³¹ elements: compare numbers of 64 bits, from "
+    "tl.program_id(0).to(tl.int64)."
+)
 ROUNDED = "large offsets are not exact: they were computed as floats, and must be integers."
 
 
-def no_offset_wraps(tensors: int, program: int, sizes: tuple, *moves: int) -> Callable[[Callable], Broken | None]:
-    """Build a law with its own inputs: offsets are right where they exceed 2³¹. Nothing is loaded from there.
+def no_offset_wraps(program: int, sizes: tuple, *elements: range) -> Callable[[Callable], Broken | None]:
+    """Build a law with its own inputs: offsets and masks are right beyond 2³¹ elements. Nothing is loaded from there.
 
-    The kernel, with ``tensors`` tensors of float32 and ``sizes``, runs as program 0 and as ``program``. Between the
-    two, each address must move by one of the numbers of elements in ``moves``.
+    The kernel runs as ``program``, with ``sizes`` and a tensor of float32 for each of ``elements``: those that it must
+    load or store, and no others.
     """
 
     def law(kernel):
         if not INTERPRETED:
             return None
-        inputs, places = torch.zeros(tensors, 1, dtype=torch.float32), []  # [tensors, 1]
-        for number in (0, program):
-            with running_as(number) as addresses, np.errstate(over="ignore"):
-                launched(kernel, (1,), *inputs, *sizes)
-            places.append(addresses)
-        errors = {
-            it - move
-            for here, there in zip(*places, strict=True)
-            if (it := (there - here) // 4) not in moves
-            for move in moves
-        }
-        if any(error % 2**32 == 0 for error in errors):
-            return Broken("a tensor of more than 2³¹ elements", WRAPS)
-        if any(abs(error) < 1e-5 * max(moves) for error in errors):
-            return Broken("a tensor of more than 2³¹ elements", ROUNDED)
-        return None
+        tensors = [torch.zeros(1, dtype=torch.float32) for _ in elements]
+        with running_as(program) as addresses, np.errstate(over="ignore"):
+            launched(kernel, (1,), *tensors, *sizes)
+        found = [set() for _ in elements]
+        for address in addresses:
+            number = (address + APART // 2) // APART  # of the tensor, from 1 on
+            found[number - 1].add((address - number * APART - tensors[number - 1].data_ptr()) // 4)
+        pairs = list(zip(found, map(set, elements), strict=True))
+        off = [it - min(right) for own, right in pairs for it in own - right]
+        if not off and all(own == right for own, right in pairs):
+            return None
+        turns = [round(it / 2**32) for it in off]
+        if any(turn and abs(it - turn * 2**32) < NEAR for it, turn in zip(off, turns, strict=True)):
+            return Broken(BEYOND, WRAPS)
+        if all(abs(it) < NEAR for it in off):
+            return Broken(BEYOND, MASK_WRAPS)
+        return Broken(BEYOND, ROUNDED) if all(abs(it) < 1e5 for it in off) else None
 
     return law

@@ -110,7 +110,7 @@ softmax_row = Exercise(
     once=(
         no_small_number_added(_launch_softmax, _ONE_ROW),
         nothing_clipped(_softmax_of),
-        no_offset_wraps(2, 40_000, (*_APART, 4, 4), *(40_000 * apart for apart in _APART)),
+        no_offset_wraps(40_000, (*_APART, 3, 4), *(range(40_000 * it, 40_000 * it + 3) for it in _APART)),
     ),
     sways=True,
     mistakes=(
@@ -154,7 +154,7 @@ online = Exercise(
     once=(
         no_small_number_added(_launch_online, _ONE_ROW),
         nothing_clipped(_online_of),
-        no_offset_wraps(2, 20_000, (*_APART, 50_000, 8, 2, 4), *(40_000 * apart for apart in _APART)),
+        no_offset_wraps(20_000, (*_APART, 40_001, 7, 2, 4), *(range(40_000 * it, 40_000 * it + 7) for it in _APART)),
     ),
     sways=True,
     mistakes=(
@@ -163,7 +163,8 @@ online = Exercise(
                 "        m_i = m_new\n", ""),
         Mistake("subtracted −∞ from −∞, which gives NaN.", "Subtract 0 where the maximum is still −∞.",
                 'tl.where(m_new == -float("inf"), 0, m_new)', "m_new"),
-        Mistake("divided 0 by 0 in a row that is all −∞.", "Divide by 1 where the sum is 0.",
+        Mistake("left NaN in a row that is all −∞.",
+                "Divide by 1 where the sum is 0, and subtract 0 where the maximum is −∞, in the second loop, too.",
                 "tl.where(l_i == 0, 1, l_i)", "l_i"),
         Mistake("read masked elements as 0, and they count in the sum.", "Load with other=-float('inf').",
                 'other=-float("inf")).to(tl.float32)  # [Br, Bc]\n        m_new',

@@ -65,6 +65,7 @@ def _vectors(*values, Bc=BLOCK):
 
 
 _FAR = 1_500_000_000  # the number of a program
+_LAST_TWO = range(4 * _FAR, 4 * _FAR + 2)  # its elements, half of a block
 
 add = Exercise(
     reference=add_from_the_end,
@@ -78,7 +79,7 @@ add = Exercise(
     draw=_draw,
     draws=20,
     moves=(_own_block,),
-    once=(no_offset_wraps(3, _FAR, (4 * _FAR + 4, 4), 4 * _FAR, -4 * _FAR),),
+    once=(no_offset_wraps(_FAR, (4 * _FAR + 2, 4), _LAST_TWO, range(2), _LAST_TWO),),
     mistakes=(
         Mistake("let every program take the first block.", "Add program_id * Bc.",
                 "tl.program_id(0).to(tl.int64) * Bc + ", ""),
