@@ -246,10 +246,12 @@ def _is_stub(exercise, attempt, waiting):
 
 def _refused(name, exercise, attempt, patience):
     """Return the objection of a GPU's compiler to a kernel that is right in an interpreter; "" if it has none."""
-    if not exercise.rung and type(attempt).__name__ != "InterpretedFunction":
+    if exercise.launch is None:
         return ""
-    from flashlab.kernels import compiles  # imported here, since it needs Triton
+    from flashlab.kernels import INTERPRETED, compiles  # imported here, since it needs Triton
 
+    if not INTERPRETED:
+        return ""
     with _Waiting(name, 0) as waiting:
         if COMPILES > SLOW:
             waiting.say("right in the interpreter; now it is compiled for a GPU")

@@ -30,7 +30,8 @@ with NO_DEVICE:
 
 def _launch(attempt, Q, K, V, causal, gap):
     """Call a learner's wrapper with tensors whose rows lie d + ``gap`` elements apart, and the course's kernel."""
-    Q, K, V = (torch.from_numpy(np.pad(X, ((0, 0), (0, gap)))).to(DEVICE)[:, : X.shape[1]] for X in (Q, K, V))
+    arrays, d = (Q, K, V), Q.shape[1]
+    Q, K, V = (torch.from_numpy(np.pad(X, ((0, 0), (0, gap)))).to(DEVICE)[:, :d] for X in arrays)
     try:
         with NO_DEVICE:
             O, lse = attempt(attention_one_head, Q, K, V, causal)
@@ -38,6 +39,8 @@ def _launch(attempt, Q, K, V, causal, gap):
         if "meta tensor" in str(error):
             raise ValueError("a new tensor is not on the device of Q: make it with device=Q.device.") from None
         raise
+    for array, tensor in zip(arrays, (Q, K, V), strict=True):
+        array[:] = tensor.cpu().numpy()  # the check compares it with what it was
     for name, tensor, shape in (("O", O, Q.shape), ("lse", lse, Q.shape[:1])):
         if not isinstance(tensor, torch.Tensor) or tensor.dtype != torch.float32 or tensor.shape != shape:
             found = (
@@ -82,8 +85,8 @@ def _passes_16_bits(programs, Q, K, V, *others):
     loaded, enough = moved("load", programs), Q.nbytes + len(programs) * (K.nbytes + V.nbytes)
     if loaded > enough:
         return (
-            f"the numbers are right, but {loaded:,} bytes were loaded where {enough:,} will do: pass Q, K and V in "
-            "float16, as they are."
+            f"the numbers are right, but {loaded:,} bytes were loaded where {enough:,} will do: launch the kernel "
+            "once, with Q, K and V in float16, as they are."
         )
     return None
 
