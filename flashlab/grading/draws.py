@@ -13,7 +13,8 @@ from flashlab.grading.exercise import Case, Exercise
 
 PROPERTY = "inputs drawn at random"
 LARGEST = 10  # size of the largest draws, apart from ``LONG``
-LONG = 150  # size of the last draw, for functions in numpy: more than one block, even if an attempt has large blocks
+LONG = 150  # size of the last draws, for functions in numpy: more than one block, even if an attempt has large blocks
+LAST = 4  # how many draws have this size
 SHARE = 16  # to find the smallest wrong case, draws / SHARE more are made of each smaller size
 
 inf = np.inf
@@ -32,7 +33,7 @@ def smaller(exercise: Exercise, n: int) -> tuple[Case, ...]:
 
 
 def _size(exercise, n):
-    if exercise.launch is None and n == exercise.draws - 1:
+    if exercise.launch is None and n >= exercise.draws - LAST:
         return LONG
     return 1 + n * LARGEST // exercise.draws
 
@@ -117,7 +118,7 @@ def cut_lengths(rng: np.random.Generator, size: int) -> tuple[int, int, int, int
 
 
 def _cut_length(rng, size, tile):
-    near = int(rng.choice([-2, -1, 0, 1, rng.integers(-tile // 2, tile // 2)]))
+    near = int(rng.choice([-1, 0, 1, 1, rng.integers(-tile // 2, tile // 2)]))
     length = tile * int(rng.integers(0, 3 if size > 3 else 2)) + near
     return length if length > 0 else int(rng.integers(0, 3))
 

@@ -15,8 +15,8 @@ HIDDEN = (
     "Prevent it: guard −∞, and the division by 0."
 )
 
-REPLACED = "the numbers are right, but a NaN that is seen was replaced: only hidden scores become −∞."
-STILL_THERE = "the numbers are right, but a hidden score that is NaN stays NaN. Put −∞ in its place, with np.where."
+REPLACED = "the numbers are right, but a {} that is seen was replaced: only hidden scores become −∞."
+STILL_THERE = "the numbers are right, but a hidden score that is {0} stays {0}. Put −∞ in its place, with np.where."
 
 ADDED = (
     "a small number was added to the denominator or under the logarithm, it seems. float32 may hide its effect, but in "
@@ -64,15 +64,18 @@ def _raising_in_torch():
 
 
 def hidden_whatever_they_are(attempt: Callable, S_ij: np.ndarray, *others) -> str | None:
-    """Law: −∞ takes the place of hidden scores, of NaN, too, and of no other NaN.
+    """Law: −∞ takes the place of hidden scores, of NaN and ∞, too, and of no seen ones.
 
     ``attempt(S_ij, *others)`` returns scores, some hidden.
     """
     hidden = np.asarray(attempt(np.zeros_like(S_ij), *others)) == -np.inf  # [Br, Bc]
-    found = np.asarray(attempt(np.full_like(S_ij, np.nan), *others))  # [Br, Bc]
-    if not (found[hidden] == -np.inf).all():
-        return STILL_THERE
-    return None if np.isnan(found[~hidden]).all() else REPLACED
+    for name, score in {"NaN": np.nan, "∞": np.inf}.items():
+        found = np.asarray(attempt(np.full_like(S_ij, score), *others))  # [Br, Bc]
+        if not (found[hidden] == -np.inf).all():
+            return STILL_THERE.format(name)
+        if (found[~hidden] == -np.inf).any() or (np.isnan(score) and not np.isnan(found[~hidden]).all()):
+            return REPLACED.format(name)
+    return None
 
 
 def nothing_added(ones: Callable) -> Callable[..., Broken | None]:

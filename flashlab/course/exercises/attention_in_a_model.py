@@ -72,6 +72,10 @@ def _gradients_flow(forward, x, *settings):
 
 
 EXCHANGED = "the numbers are right, but they stay the same if the module has another attention. Call self.attention."
+BY_HAND = (
+    "the numbers are right, but not if the projections of the module have a bias: call self.q_proj(x), and the other "
+    "projections in the same way."
+)
 REPEATED = (
     "the numbers are right, but self.attention got {} heads of K and V: they have num_kv_heads = {}, and query heads "
     "share them. Repeated ones take the memory that sharing saves."
@@ -87,13 +91,18 @@ def _attends(forward, x, num_heads, num_kv_heads, causal):
         heads.extend((K.shape[1], V.shape[1]))
         return V.repeat_interleave(Q.shape[1] // V.shape[1], 1)
 
-    module = FlashAttention(x.shape[-1], num_heads, num_kv_heads, causal=causal, attention=to_itself).to(DEVICE)
-    with torch.no_grad():
-        yours = forward(module, _shared(x))
-        most = max(heads, default=0)
-        right = FlashAttention.forward(module, _shared(x))
-    if not torch.allclose(yours, right, rtol=1e-3, atol=1e-3 * right.abs().max().item()):
-        return EXCHANGED
+    sizes = x.shape[-1], num_heads, num_kv_heads
+    for module, message in (
+        (FlashAttention(*sizes, causal=causal, attention=to_itself), EXCHANGED),
+        (FlashAttention(*sizes, causal=causal, bias=True), BY_HAND),
+    ):
+        module = module.to(DEVICE)
+        with torch.no_grad():
+            yours = forward(module, _shared(x))
+            right = FlashAttention.forward(module, _shared(x))
+        if not torch.allclose(yours, right, rtol=1e-3, atol=1e-3 * right.abs().max().item()):
+            return message
+    most = max(heads)
     return REPEATED.format(most, num_kv_heads) if most > num_kv_heads else None
 
 

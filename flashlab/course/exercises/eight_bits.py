@@ -35,11 +35,12 @@ def _numbers(*values):
 
 
 def _draw_nearest(rng, size):
-    """Draw numbers of any size, numbers of e4m3, ties, and the numbers of float32 next to ties."""
+    """Draw numbers of any size, ±∞ too, numbers of e4m3, ties, and the numbers of float32 next to ties."""
     N = int(rng.integers(1, 4 * size + 1))
     ties = np.float32(rng.choice(TIES, N))  # [N]
     beside = np.nextafter(ties, np.float32(rng.choice([0, 1000])))  # [N]
-    kinds = 2.0 ** rng.uniform(-12, 10, N), 10.0 ** rng.uniform(-38, 38, N), rng.choice(NUMBERS, N), ties, beside
+    any_size = np.where(rng.random(N) < 0.1, np.inf, 10.0 ** rng.uniform(-38, 38, N))  # [N]
+    kinds = 2.0 ** rng.uniform(-12, 10, N), any_size, rng.choice(NUMBERS, N), ties, beside
     return (np.float32(rng.choice([-1, 1], N) * np.choose(rng.choice(5, N), kinds)),)
 
 
@@ -210,9 +211,9 @@ def _near_a_tie(S, largest):
 
 def _draw_weights(rng, size):
     """Draw scores: one of each row is the largest, some are masked. No weight is near a tie, and no lse near 0."""
-    Nq, Nk, dv = lengths(rng, min(size, 40), 3)
+    Nq, Nk, dv = lengths(rng, min(size, 100), 3)
     largest, reach = int(rng.choice([1, 16, 64, 256, 448])), rng.choice([2, 15])
-    top = rng.choice([2, -8]) * (1 + rng.choice([0, 1, 60]) * rng.random((Nq, 1)))  # [Nq, 1]
+    top = rng.choice([2, -8]) * (1 + rng.choice([0, 1, 60, 1000]) * rng.random((Nq, 1)))  # [Nq, 1]
     first = np.arange(Nk) == rng.integers(Nk, size=(Nq, 1))  # [Nq, Nk]
     S = np.where(first, top, -np.inf).astype(np.float32)
     to_draw = ~first & (rng.random((Nq, Nk)) < rng.choice([0.7, 1]))  # [Nq, Nk]

@@ -53,6 +53,7 @@ def _of_one_row(softmax, x):
 
 
 ONES = 2941  # float16 has 2,940 and 2,942, not this sum; weight and lse tell 2,940 from it even in float16
+TENTHS = 1000  # scores of log 0.1, one by one in float16: from 64 on each sum is rounded to 1/16 or more
 NARROW = (
     f"the sum was kept in float16. There, {ONES:,} ones add up to 2,940, or to 2,048 if they are added one by one, and "
     "65,520 ones to ∞: sum in float32."
@@ -62,12 +63,17 @@ NARROW = (
 def _sums_in_float32(denominator):
     """Build a law with inputs of its own: the sum of exponentials of scores in float16 is not rounded to float16.
 
-    ``denominator(attempt, x)`` returns the sum for scores x [N] that are all 0, computed from the attempt's result.
+    ``denominator(attempt, x)`` returns the sum for scores x [N] of which the largest is 0, computed from the attempt's
+    result.
     """
 
     def law(attempt):
-        found = denominator(attempt, np.zeros(ONES, np.float16))
-        return Broken(f"{ONES:,} scores of 0 in float16", NARROW, if_right=True) if found < ONES - 0.5 else None
+        tenths = np.float16([0] + [np.log(0.1)] * TENTHS)  # [1 + TENTHS]
+        if denominator(attempt, np.zeros(ONES, np.float16)) < ONES - 0.5:
+            return Broken(f"{ONES:,} scores of 0 in float16", NARROW, if_right=True)
+        if not np.isclose(denominator(attempt, tenths), 1 + TENTHS / 10, 0.01):
+            return Broken(f"a score of 0 and {TENTHS:,} of log 0.1 in float16", NARROW, if_right=True)
+        return None
 
     return law
 
@@ -76,7 +82,8 @@ def _small_ones_count(lse):
     """Law with inputs of its own: exponentials far below the largest one are not set to 0."""
     x = np.full((1, 2**20), -14, np.float32)
     x[0, 0] = 0
-    return Broken("a score of 0 before a million scores of −14", DROPPED) if np.asarray(lse(x))[0] == 0 else None
+    dropped = np.asarray(lse(x))[0] == 0
+    return Broken("a score of 0 before a million scores of −14", DROPPED, if_right=True) if dropped else None
 
 
 row = Exercise(

@@ -24,10 +24,10 @@ def _draw_cells(rng, size):
     cells, versions = (int(n) for n in rng.integers(1, size + 1, 2))
     able = rng.random(versions) < 0.7
     able[rng.integers(versions)] = True
-    lengths = np.array([draws.whole(rng, size, 10**6) for _ in range(cells)], np.float64)
+    lengths = np.array([draws.whole(rng, size, 10**9) for _ in range(cells)], np.float64)
     if rng.random() < 0.3:  # two lengths that a rounded logarithm makes equal
         lengths[0] = lengths[-1] + rng.integers(1, 9)
-    N = int(rng.choice([draws.whole(rng, size, 10**6), lengths[-1]]))
+    N = int(rng.choice([draws.whole(rng, size, 10**9), lengths[-1]]))
     apart = np.sort(np.abs(np.log2(lengths / N)))  # [cells]
     us = 10 ** rng.uniform(0, 5, (cells, versions))
     us[rng.random((cells, versions)) < rng.choice([0, 0.3, 0.8])] = inf

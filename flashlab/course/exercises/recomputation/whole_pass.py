@@ -50,17 +50,19 @@ KEPT = (
     "where it is rebuilt."
 )
 MORE = "the numbers are right, but it took more than {} rows of {} at once: fast memory holds one tile of it."
+FEWER = "the numbers are right, but {1} was cut into more tiles than {0} rows at a time need."
 
 
 def tile_by_tile(backward, Q, K, V, O, lse, dO, Br, Bc):
-    """Return what is wrong if more than Br queries or Bc keys are taken at once; else None."""
+    """Return what is wrong if more than Br queries or Bc keys are taken at once, or so few that tiles are many."""
     reads = Reads()
     inputs = {"Q": (Q, Br), "K": (K, Bc), "V": (V, Bc), "O": (O, Br), "lse": (lse, Br), "dO": (dO, Br)}
     with reads.through_copies():
         backward(*(reads.watch(name, X) for name, (X, _) in inputs.items()), Br, Bc)
     for name, (X, B) in inputs.items():
-        if reads.largest(name) * len(X) > B * X.size:
-            return MORE.format("Bc" if name in "KV" else "Br", name)
+        rows, least = reads.largest(name) * len(X) / X.size, len(X) / -(-len(X) // B)
+        if rows > B or rows < least:
+            return (MORE if rows > B else FEWER).format("Bc" if name in "KV" else "Br", name)
     return None
 
 

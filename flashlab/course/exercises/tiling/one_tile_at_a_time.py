@@ -22,8 +22,8 @@ AGAIN = (
 MORE_QUERIES = RIGHT_BUT + "took more than Br queries at once: fast memory holds one tile of Q."
 KEYS_OUTSIDE = (
     RIGHT_BUT
-    + "came back to a tile of queries after another one, as if the keys were outside: the states of all rows would "
-    "have to be kept. A tile of queries stays until it has met all keys."
+    + "came back to queries of an earlier tile, as if the keys were outside or a tile were computed twice. A tile of "
+    "queries stays until it has met all keys, and is finished then."
 )
 OTHER_TILES = RIGHT_BUT + "met the keys in {} tiles: Bc at a time, they are {}."
 

@@ -19,11 +19,13 @@ from flashlab.course.exercises.triton_backward.heads import (
     two_queries,
 )
 from flashlab.grading.draws import cut_lengths
-from flashlab.grading.exercise import Case, Exercise, Mistake
+from flashlab.grading.exercise import Broken, Case, Exercise, Mistake
 from flashlab.grading.kernel_laws import inside_margins, launched, loads_at_most
 from flashlab.grading.laws import nothing_clipped
 from flashlab.kernels import DEVICE, tl, triton
 from flashlab.reference import attention, masks, recomputation, tiling
+
+LOST = "the weights of a row were lost, since its lse is far from 0. Only an lse of −∞ means that it sees no key."
 
 
 @triton.jit
@@ -90,6 +92,16 @@ def _weights_in_dQ(kernel, x):
     return np.append(np.exp(x[:1]), dQ[2 : len(x) + 1])  # the first key has no value, and no gradient
 
 
+def _lse_may_be_any_number(kernel):
+    """Law with inputs of its own: the gradients of a row do not depend on how far its scores are from 0, together."""
+    near, *far = (
+        query_gradients(kernel, *two_queries(np.float32([0, -1, -1]) + shift), scale=1.0)[1, 1:4]
+        for shift in (0, -1e4, 1e4)
+    )  # [3] each
+    if not np.allclose(far, near, 0.01):  # float32 rounds an lse of 10,000 to 1/1,024
+        return Broken("scores near −10,000, or near 10,000", LOST, if_right=True)
+
+
 def _draw(rng, size):
     """Draw a head, a mask, and tiles."""
     Nq, Nk, Br, Bc = cut_lengths(rng, size)
@@ -111,7 +123,7 @@ dQ = Exercise(
     draw=_draw,
     draws=30,
     moves=(loads_at_most(_enough, "What belongs to the queries is", lambda Q, *others: Q.nbytes),),
-    once=(nothing_clipped(_weights_in_dQ),),
+    once=(nothing_clipped(_weights_in_dQ), _lse_may_be_any_number),
     sways=True,
     rounded=(_of_rounded_scores,),
     level=3,
