@@ -42,14 +42,6 @@ def forward_head_by_head(self, x):
     return self.o_proj(torch.cat(heads, -1))
 
 
-def forward_by_products(self, x):
-    weights = self.q_proj.weight, self.k_proj.weight, self.v_proj.weight
-    d = x.shape[-1] // self.num_heads
-    q, k, v = (torch.einsum("bnm,hdm->bhnd", x, W.reshape(-1, d, x.shape[-1])) for W in weights)
-    O = self.attention(q, k, v, causal=self.causal)
-    return torch.einsum("bhnd,mhd->bnm", O, self.o_proj.weight.reshape(-1, self.num_heads, d))
-
-
 def step_as_a_tuple(Q, K, V, past_K, past_V):
     K, V = torch.concatenate((past_K, K), -2), torch.concatenate((past_V, V), -2)
     return flash_attention(Q, K, V, causal=True), K, V
@@ -71,7 +63,7 @@ def step_with_a_mask(Q, K, V, past_K, past_V):
 
 
 RIGHT = {
-    "attention_in_a_model.forward": [forward_by_views, forward_head_by_head, forward_by_products],
+    "attention_in_a_model.forward": [forward_by_views, forward_head_by_head],
     "attention_in_a_model.step": [step_as_a_tuple, step_into_room_set_aside, step_with_a_mask],
 }
 

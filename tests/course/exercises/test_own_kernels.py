@@ -129,7 +129,7 @@ def launch_in_float32(kernel, Q, K, V, causal):
     ("triton_backward.function", KeptInCtx, "tensors that autograd does not watch"),
     ("triton_backward.function", lambda *args: 0, "inherits from torch.autograd.Function"),
     pytest.param("triton_forward.launch", programs_for_each_query, "programs were launched", marks=COUNTED),
-    pytest.param("triton_forward.launch", launch_in_float32, "pass Q, K and V in float16", marks=COUNTED),
+    pytest.param("triton_forward.launch", launch_in_float32, "Q, K and V in float16", marks=COUNTED),
     ("triton_forward.launch", lambda kernel, Q, K, V, causal: (Q, Q[:, 0]), "expected O in torch.float32"),
 ])  # fmt: skip
 def test_mistakes_that_right_numbers_hide_are_found(name, attempt, words):

@@ -5,6 +5,7 @@ from tests.mutants.answers import wrong
 
 ANSWERS = [
     *wrong("safe_softmax.row", test_safe_softmax.row_summed_wide,
+        ("summed one by one in float16", "the sum was kept in float16", "e.sum(dtype=np.result_type(x, np.float32))", "(e.cumsum()[-1] if len(x) < 2048 else e.sum(dtype=np.float32))"),
         ("exponents clipped at -30", "an exponent was clipped", "np.exp(x - x.max())", "np.exp(np.clip(x - x.max(), -30, 0))"),
         ("+ 1e-9", "a small number was added to the denominator or under the lo", "e / l", "e / (l + 1e-9)"),
         ("exp(x - lse)", "lost digits in exp(x − lse)", "e / l", "np.exp(x - (x.max() + np.log(l)))"),
@@ -103,6 +104,7 @@ ANSWERS = [
         ("nan_to_num over everything", "the numbers are right, but a NaN came up on the way and was ", "np.divide(state.O, state.l[:, None], out=np.zeros_like(state.O), where=state.l[:, None] > 0)", "np.nan_to_num(state.O / state.l[:, None])"),
     ),
     *wrong("tiling.mask", test_tiling.mask_by_loops,
+        ("hidden unless it is infinite", "a hidden score that is ∞ stays ∞", "Nq - i > Nk - j", "Nq - i > Nk - j and S_ij[i - rows.start, j - cols.start] != np.inf"),
         ("a NaN that is seen is hidden", "a NaN that is seen was replaced", "S_ij.copy()", "np.where(S_ij == S_ij, S_ij, -np.inf)"),
         ("max(0, shift)", "fewer keys than queries: the first queries see nothing", "Nq - i > Nk - j", "j > i + max(0, Nk - Nq)"),
         ("tril, and zeros are masked", "scores of 0, which are scores like any other", "S_ij.copy()", "np.where(S_ij == 0, -np.inf, S_ij)"),
