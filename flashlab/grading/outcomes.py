@@ -22,8 +22,9 @@ from flashlab.grading.records import Expected, Leaf, Outcome
 from flashlab.grading.results import largest, leaves, mapped, result_leaves
 from flashlab.grading.words import described, message_of, shortened, where
 
-# A GPU fuses scale * S - m and rounds once, where m was rounded twice: near 1e8 right kernels would overflow.
-UNFUSED = {"TRITON_DEFAULT_FP_FUSION": "0"}
+# As the interpreter computes. A GPU fuses scale * S - m and rounds once, where m was rounded twice: near 1e8 right
+# kernels would overflow. And its tl.dot rounds factors of float32 to TF32, also those that an attempt scaled before.
+AS_INTERPRETED = {"TRITON_DEFAULT_FP_FUSION": "0", "TRITON_F32_DEFAULT": "ieee"}
 NUDGES = 3  # how often the inputs are rounded at random
 LEFT_TO_CASES = (Exception,)  # passed over in a law: if an attempt raises an error on a case, the case reports it
 
@@ -106,7 +107,7 @@ def launches(exercise: Exercise, attempt: Callable) -> Iterator[str]:
 
 def outcome_of(exercise: Exercise, function: Callable, args: tuple, laws: bool = True) -> Outcome:
     """Run a function, or the launch of a kernel, on copies of the arguments; with ``laws``, look for a broken law."""
-    with nullcontext() if exercise.launch is None else mock.patch.dict(os.environ, UNFUSED):
+    with nullcontext() if exercise.launch is None else mock.patch.dict(os.environ, AS_INTERPRETED):
         return _outcome_of(exercise, function, args, laws)
 
 
