@@ -248,22 +248,27 @@ def _refused(name, exercise, attempt, patience):
     """Return the objection of a GPU's compiler to a kernel that is right in an interpreter; "" if it has none."""
     if exercise.launch is None:
         return ""
-    from flashlab.kernels import INTERPRETED, compiles  # imported here, since it needs Triton
+    from flashlab.kernels import compiles  # imported here, since it needs Triton
 
-    if not INTERPRETED:
-        return ""
     with _Waiting(name, 0) as waiting:
-        if COMPILES > SLOW:
+        noted = _for_the_compiler(exercise, attempt, patience)
+        if noted and COMPILES > SLOW:
             waiting.say("right in the interpreter; now it is compiled for a GPU")
-        if exercise.rung:
-            try:
-                noted = [compiles.in_rung(*exercise.rung, self_contained.source_of(attempt))]
-            except self_contained.NotSelfContained:
-                noted = []
-        else:
-            noted = forked.run(partial(outcomes.launches, exercise, attempt), patience).values
-        reason = compiles.refusal(noted[0]) if noted else None
+        reason = compiles.refusal(noted) if noted else None
     return f"But for a GPU it does not compile: {reason}" if reason else ""
+
+
+def _for_the_compiler(exercise, attempt, patience):
+    """Return as JSON what the interpreter runs of an attempt; "" if that is nothing that a GPU might run."""
+    from flashlab.kernels import INTERPRETED, compiles
+
+    if exercise.rung:  # the interpreter runs it beside a GPU, too
+        try:
+            return compiles.in_rung(*exercise.rung, self_contained.source_of(attempt))
+        except self_contained.NotSelfContained:
+            return ""
+    found = forked.run(partial(outcomes.launches, exercise, attempt), patience).values if INTERPRETED else []
+    return found[0] if found and found[0] != "[]" else ""
 
 
 _CACHED: dict[Exercise, tuple] = {}  # the reference's results, and its seconds times 10

@@ -150,7 +150,7 @@ def _refused(noted):
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     exec(compile(text, filename, "exec"), names)
     try:
-        if "rung" in names:
+        if "replaced" in noted:
             setattr(names["rung"], noted["replaced"], list(names.values())[-1])
             _compile_rung(names["rung"])
         else:

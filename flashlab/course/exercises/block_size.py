@@ -104,8 +104,8 @@ def _draw_largest(rng, size):
     d, step = whole(rng, size, 256), whole(rng, size, 64)
     most = 400 * min(size, LARGEST) // step
     B = step * int(rng.choice([rng.integers(0, size + 1), rng.integers(0, most + 1)]))
-    fits, too_few = max(1, _bytes(B, d)), _bytes(B + step, d)
-    return int(rng.choice([fits, too_few - 1, rng.integers(fits, too_few)])), d, step
+    least, next_least = max(1, _bytes(B, d)), _bytes(B + step, d)
+    return int(rng.choice([least, next_least - 1, rng.integers(least, next_least)])), d, step
 
 
 def _bytes(B, d):

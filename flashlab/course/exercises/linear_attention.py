@@ -112,11 +112,8 @@ def _draw_decayed(rng, size):
     """Draw a chunk and a decay. The decay of a long chunk is so strong that its last powers vanish even in float64."""
     chunk = _draw_chunk(rng, size)
     strong = 10 ** (-400 / len(chunk[1]))
-    decay = (
-        strong
-        if size == draws.LONG
-        else rng.choice([1, 10 ** rng.uniform(-6, 0), rng.random(), 1 - 0.1 * rng.random()])
-    )
+    weak = rng.choice([1, 10 ** rng.uniform(-6, 0), rng.random(), 1 - 0.1 * rng.random()])
+    decay = strong if size == draws.LONG else weak
     return *chunk, float(np.float32(decay))
 
 

@@ -53,7 +53,7 @@ def _of_one_row(softmax, x):
 
 
 ONES = 2941  # float16 has 2,940 and 2,942, not this sum; weight and lse tell 2,940 from it even in float16
-TENTHS = 1000  # scores of log 0.1, one by one in float16: from 64 on each sum is rounded to 1/16 or more
+TENTHS = 1000  # scores of log 0.1: one by one in float16, each sum from 64 on is rounded to a multiple of 1/16
 NARROW = (
     f"the sum was kept in float16. There, {ONES:,} ones add up to 2,940, or to 2,048 if they are added one by one, and "
     "65,520 ones to ∞: sum in float32."

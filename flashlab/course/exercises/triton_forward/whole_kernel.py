@@ -51,7 +51,7 @@ def _equal(Nq, Nk):
     return np.zeros((Nq, 1)), np.ones((Nk, 1)), np.arange(Nk)[:, None] + 1
 
 
-LARGEST = 6e4 * np.ones((2, 130))
+LARGEST = 6e4 * np.ones((2, 130))  # and more than 128 columns
 # Weights other than 1 are nearly numbers of float16, or their keys have the value 0: narrowing changes no result.
 RISING = [[4, 0, 0, 0]] * 16 + [[4, 2**-12, 0, 0]] * 15  # [31, 4]
 LOW = [-36.5, 0, 0, 0]
