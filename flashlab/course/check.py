@@ -267,8 +267,8 @@ def _for_the_compiler(exercise, attempt, patience):
             return compiles.in_rung(*exercise.rung, self_contained.source_of(attempt))
         except self_contained.NotSelfContained:
             return ""
-    found = forked.run(partial(outcomes.launches, exercise, attempt), patience).values if INTERPRETED else []
-    return found[0] if found and found[0] != "[]" else ""
+    launches = forked.run(partial(outcomes.launches, exercise, attempt), patience).values if INTERPRETED else []
+    return launches[0] if launches else ""
 
 
 _CACHED: dict[Exercise, tuple] = {}  # the reference's results, and its seconds times 10

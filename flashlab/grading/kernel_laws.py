@@ -172,9 +172,9 @@ def no_offset_wraps(program: int, sizes: tuple, *elements: range) -> Callable[[C
             number = (address + APART // 2) // APART  # of the tensor, from 1 on
             found[number - 1].add((address - number * APART - tensors[number - 1].data_ptr()) // 4)
         pairs = list(zip(found, map(set, elements), strict=True))
-        off = [it - min(right) for own, right in pairs for it in own - right]
-        if not off and all(own == right for own, right in pairs):
+        if all(own == right for own, right in pairs):
             return None
+        off = [it - min(right) for own, right in pairs for it in own - right]
         turns = [round(it / 2**32) for it in off]
         if any(turn and abs(it - turn * 2**32) < NEAR for it, turn in zip(off, turns, strict=True)):
             return Broken(BEYOND, WRAPS)

@@ -33,7 +33,7 @@ TYPES = {
 
 @contextmanager
 def launches() -> Iterator[Callable[[], str]]:
-    """Record the launches of kernels inside the context. Yield a function that returns them as JSON."""
+    """Record the launches of kernels inside the context. Yield a function that returns them as JSON, or ""."""
     from flashlab.kernels import interpreter
 
     found = {}
@@ -43,7 +43,8 @@ def launches() -> Iterator[Callable[[], str]]:
         found[json.dumps(described)] = described
 
     def as_json():
-        return json.dumps(list({json.dumps(it): it for one in found.values() for it in _with_all_flags(one)}.values()))
+        with_flags = {json.dumps(it): it for one in found.values() for it in _with_all_flags(one)}
+        return json.dumps(list(with_flags.values())) if with_flags else ""
 
     with interpreter.launches_noted(note):
         yield as_json

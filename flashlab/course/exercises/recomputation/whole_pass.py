@@ -54,7 +54,7 @@ FEWER = "the numbers are right, but {1} was cut into more tiles than {0} rows at
 
 
 def tile_by_tile(backward, Q, K, V, O, lse, dO, Br, Bc):
-    """Return what is wrong if more than Br queries or Bc keys are taken at once, or so few that tiles are many."""
+    """Return a sentence if tiles have more than Br queries or Bc keys, or are more than these need; else None."""
     reads = Reads()
     inputs = {"Q": (Q, Br), "K": (K, Bc), "V": (V, Bc), "O": (O, Br), "lse": (lse, Br), "dO": (dO, Br)}
     with reads.through_copies():

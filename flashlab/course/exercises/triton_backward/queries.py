@@ -93,7 +93,7 @@ def _weights_in_dQ(kernel, x):
 
 
 def _lse_may_be_any_number(kernel):
-    """Law with inputs of its own: the gradients of a row do not depend on how far its scores are from 0, together."""
+    """Law with inputs of its own: the gradients of a row stay if all its scores move by one number."""
     near, *far = (
         query_gradients(kernel, *two_queries(np.float32([0, -1, -1]) + shift), scale=1.0)[1, 1:4]
         for shift in (0, -1e4, 1e4)
